@@ -1,0 +1,48 @@
+# Three helpers, so that a folder's CMakeLists.txt only lists its files and what it stands on.
+include(GoogleTest)
+
+# Flags every target of ours is built with; no target passes its own.
+add_library(coppice_flags INTERFACE)
+target_compile_options(coppice_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+                                               -Wno-sign-conversion -Werror=return-type)
+target_include_directories(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/src
+                                                   ${PROJECT_BINARY_DIR}/generated)
+if(COPPICE_SANITIZE)
+  target_compile_options(coppice_flags INTERFACE -fsanitize=address,undefined
+                                                 -fno-sanitize-recover=all
+                                                 -fno-omit-frame-pointer)
+  target_link_options(coppice_flags INTERFACE -fsanitize=address,undefined)
+endif()
+
+# coppice_library(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...])
+# makes the static library coppice_NAME of one folder of src/.
+function(coppice_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(coppice_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(coppice_${name} PUBLIC coppice_flags ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+endfunction()
+
+# coppice_test(NAME SOURCES file... LINK target... [LABELS label...] [TIMEOUT seconds])
+# makes one test program; every case in it becomes a CTest entry of its own.
+function(coppice_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE coppice_flags coppice_test_main GTest::gmock ${arg_LINK})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()
+
+# coppice_bench(NAME SOURCES file... LINK target...) makes one bench program.
+function(coppice_bench name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE coppice_flags ${arg_LINK})
+endfunction()

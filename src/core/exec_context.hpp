@@ -1,0 +1,20 @@
+#pragma once
+// What every op is handed first: where it runs, in which order, with how many threads and which
+// scratch. There is no current device or stream; this is the only way to learn them.
+#include "core/arena.hpp"
+#include "core/device.hpp"
+#include "core/memory.hpp"
+#include "core/stream.hpp"
+
+namespace coppice {
+
+struct ExecContext {
+  Stream& stream;
+  Memory& memory;
+  Arena& scratch;
+  int threads = 1;
+
+  const Device& device() const { return stream.device(); }
+};
+
+}  // namespace coppice

@@ -1,0 +1,27 @@
+#include "core/gemm.hpp"
+
+namespace coppice {
+
+void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
+          const GemmOptions& options) {
+  COPPICE_CHECK(a.shape().rank() == 2 && b.shape().rank() == 2 && c.shape().rank() == 2,
+                "gemm takes matrices, not {} x {} -> {}", a.shape(), b.shape(), c.shape());
+  const bool ta = options.a == Transpose::kYes, tb = options.b == Transpose::kYes;
+  const auto m = a.shape()[ta ? 1 : 0], k = a.shape()[ta ? 0 : 1];
+  COPPICE_CHECK(b.shape()[tb ? 1 : 0] == k, "gemm: inner extents differ in {} x {}", a.shape(),
+                b.shape());
+  COPPICE_CHECK(c.shape() == Shape({m, b.shape()[tb ? 0 : 1]}), "gemm: {} x {} into {}", a.shape(),
+                b.shape(), c.shape());
+  COPPICE_CHECK(a.dtype() == b.dtype() && a.dtype() == c.dtype(), "gemm: dtypes {}, {}, {}",
+                name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+  switch (ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::gemm(ctx, a, b, c, options);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) return cuda::gemm(ctx, a, b, c, options);
+      break;
+  }
+  throw_no_backend("gemm", ctx.device());
+}
+
+}  // namespace coppice
