@@ -1,0 +1,114 @@
+#include "core/gemm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "support/test_context.hpp"
+
+namespace coppice {
+namespace {
+
+using test::TestContext;
+using test::values_of;
+
+using Case = std::tuple<DType, Transpose, Transpose>;
+class Gemm : public testing::TestWithParam<Case> {};
+
+// Small integers are exact in both dtypes, so the comparison is ==. Seen red with the roles of lda
+// and ldb exchanged in cpu/gemm.cpp.
+TEST_P(Gemm, EqualsTheSumOfProductsOnIntegers) {
+  const auto [dtype, ta, tb] = GetParam();
+  TestContext test;
+  for (const std::int64_t m : {0, 1, 3, 17, 64}) {
+    for (const std::int64_t n : {1, 5, 33}) {
+      for (const std::int64_t k : {0, 1, 7, 65}) {
+        const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
+        std::vector<double> av, bv, cv;
+        for (std::int64_t i = 0; i < m * k; ++i) av.push_back(static_cast<double>(i % 7 - 3));
+        for (std::int64_t i = 0; i < k * n; ++i) bv.push_back(static_cast<double>(i % 5 - 2));
+        for (std::int64_t i = 0; i < m * n; ++i) cv.push_back(static_cast<double>(i % 3));
+        const Tensor a = test.from(dtype, at ? Shape{k, m} : Shape{m, k}, av);
+        const Tensor b = test.from(dtype, bt ? Shape{n, k} : Shape{k, n}, bv);
+        Tensor c = test.from(dtype, {m, n}, cv);
+        gemm(test.ctx(), a, b, c, {.a = ta, .b = tb, .alpha = 2.0, .beta = 1.0});
+        const auto result = values_of(c.view());
+        for (std::int64_t i = 0; i < m; ++i) {
+          for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+              sum += av[static_cast<std::size_t>(at ? l * m + i : i * k + l)] *
+                     bv[static_cast<std::size_t>(bt ? j * k + l : l * n + j)];
+            }
+            const auto at_ij = static_cast<std::size_t>(i * n + j);
+            ASSERT_EQ(result[at_ij], cv[at_ij] + 2 * sum) << m << ' ' << n << ' ' << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Gemm, WithBetaZeroTheOutputIsNotRead) {
+  const auto [dtype, ta, tb] = GetParam();
+  TestContext test;
+  for (const std::int64_t k : {0, 3}) {
+    const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
+    const Tensor a = test.filled(dtype, at ? Shape{k, 2} : Shape{2, k}, 1.0);
+    const Tensor b = test.filled(dtype, bt ? Shape{2, k} : Shape{k, 2}, 1.0);
+    Tensor c = test.filled(dtype, {2, 2}, std::numeric_limits<double>::quiet_NaN());
+    gemm(test.ctx(), a, b, c, {.a = ta, .b = tb});
+    for (const double value : values_of(c.view())) EXPECT_EQ(value, static_cast<double>(k));
+  }
+}
+
+TEST_P(Gemm, WorksOnColumnsOfWiderMatrices) {
+  const auto [dtype, ta, tb] = GetParam();
+  TestContext test;
+  const Tensor wide_a = test.random(dtype, {6, 9}, "a"), wide_b = test.random(dtype, {6, 9}, "b");
+  Tensor wide_c = test.filled(dtype, {6, 9}, 5.0);
+  const ConstTensorView a = wide_a.view().columns(2, 6), b = wide_b.view().columns(3, 6);
+  gemm(test.ctx(), a, b, wide_c.view().columns(1, 6), {.a = ta, .b = tb});
+  const auto av = values_of(a), bv = values_of(b), cv = values_of(wide_c.view());
+  const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
+  const double eps = dtype == DType::kF32 ? 1.2e-7 : 2.3e-16;
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(cv[i * 9], 5.0) << "a column outside the view was written";
+    EXPECT_EQ(cv[i * 9 + 7], 5.0);
+    for (std::size_t j = 0; j < 6; ++j) {
+      double sum = 0, scale = 0;
+      for (std::size_t l = 0; l < 6; ++l) {
+        const double product = av[at ? l * 6 + i : i * 6 + l] * bv[bt ? j * 6 + l : l * 6 + j];
+        sum += product;
+        scale += std::abs(product);
+      }
+      EXPECT_NEAR(cv[i * 9 + j + 1], sum, 4 * eps * scale);
+    }
+  }
+}
+
+TEST(GemmContract, RefusesExtentsAndDtypesThatDoNotFit) {
+  TestContext test;
+  const Tensor a = test.zeros(DType::kF32, {2, 3}), b = test.zeros(DType::kF32, {4, 5});
+  const Tensor d = test.zeros(DType::kF64, {3, 5});
+  Tensor c = test.zeros(DType::kF32, {2, 5});
+  EXPECT_THROW(gemm(test.ctx(), a, b, c), ContractError);
+  EXPECT_THROW(gemm(test.ctx(), a, d, c), ContractError);
+}
+
+std::string name_of_case(const testing::TestParamInfo<Case>& info) {
+  const auto [dtype, ta, tb] = info.param;
+  return fmt::format("Cpu{}{}{}", dtype == DType::kF32 ? "F32" : "F64",
+                     ta == Transpose::kYes ? "TransposedA" : "",
+                     tb == Transpose::kYes ? "TransposedB" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Backends, Gemm,
+                         testing::Combine(testing::Values(DType::kF32, DType::kF64),
+                                          testing::Values(Transpose::kNo, Transpose::kYes),
+                                          testing::Values(Transpose::kNo, Transpose::kYes)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace coppice
