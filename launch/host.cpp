@@ -1,0 +1,27 @@
+#include "launch/host.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+namespace coppice {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
+  return name.data();
+}
+
+int available_cores() {
+  // The affinity mask, not the machine's count: containers and job schedulers narrow it.
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+bool shows_progress_bar() { return isatty(STDERR_FILENO) == 1; }
+
+}  // namespace coppice

@@ -1,0 +1,16 @@
+#pragma once
+// What the program asks of the machine it runs on.
+#include <string>
+
+namespace coppice {
+
+/// The machine's name, for error lines.
+std::string host_name();
+
+/// Processors this process may use, at least 1.
+int available_cores();
+
+/// True if standard error is a terminal (then long work shows a bar, else one line per step).
+bool shows_progress_bar();
+
+}  // namespace coppice
