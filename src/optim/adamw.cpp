@@ -1,0 +1,80 @@
+#include "optim/adamw.hpp"
+
+#include <cmath>
+#include <cstring>
+
+namespace coppice {
+namespace {
+
+Tensor zeros(Memory& memory, const Tensor& like) {
+  Tensor tensor(memory, like.dtype(), like.shape(), "moments");
+  // All bits zero is 0.0 in every float type.
+  if (tensor.numel() > 0) {
+    std::memset(tensor.view().bytes(), 0, static_cast<std::size_t>(tensor.size_bytes()));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
+                  const AdamWCoefficients& coefficients) {
+  for (const AdamWTensors& t : tensors) {
+    COPPICE_CHECK(t.grad.spec() == t.value.spec() && t.exp_avg.spec() == t.value.spec() &&
+                      t.exp_avg_sq.spec() == t.value.spec(),
+                  "value {}, gradient {} and moments {}, {} differ in shape, dtype or device",
+                  t.value.shape(), t.grad.shape(), t.exp_avg.shape(), t.exp_avg_sq.shape());
+    COPPICE_CHECK(t.value.is_contiguous() && t.grad.is_contiguous() && t.exp_avg.is_contiguous() &&
+                      t.exp_avg_sq.is_contiguous(),
+                  "adamw_update takes contiguous tensors");
+  }
+  switch (ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::adamw_update(ctx, tensors, coefficients);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) return cuda::adamw_update(ctx, tensors, coefficients);
+      break;
+  }
+  throw_no_backend("adamw_update", ctx.device());
+}
+
+AdamW::AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory)
+    : config_(config), parameters_(parameters.begin(), parameters.end()) {
+  moments_.reserve(parameters_.size());
+  for (const Parameter* parameter : parameters_) {
+    Moments& moments = moments_.emplace_back();
+    if (!parameter->trainable) continue;
+    COPPICE_CHECK(parameter->grad.has_value() || parameter->value.numel() == 0,
+                  "{} has no gradient", parameter->name);
+    moments.exp_avg = zeros(memory, parameter->grad);
+    moments.exp_avg_sq = zeros(memory, parameter->grad);
+  }
+}
+
+void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale) {
+  ++applied_steps_;
+  const double s = static_cast<double>(applied_steps_);
+  const double correction1 = 1.0 - std::pow(config_.beta1, s);
+  const double correction2 = 1.0 - std::pow(config_.beta2, s);
+  const AdamWCoefficients coefficients{
+      .grad_scale = grad_scale,
+      .keep = 1.0 - learning_rate * config_.weight_decay,
+      .one_minus_beta1 = 1.0 - config_.beta1,
+      .beta2 = config_.beta2,
+      .one_minus_beta2 = 1.0 - config_.beta2,
+      .step_size = learning_rate / correction1,
+      .denominator_scale = 1.0 / std::sqrt(correction2),
+      .epsilon = config_.epsilon,
+  };
+  std::vector<AdamWTensors> tensors;
+  tensors.reserve(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = *parameters_[i];
+    if (!parameter.trainable) continue;
+    tensors.push_back({parameter.value, parameter.grad, moments_[i].exp_avg, moments_[i].exp_avg_sq,
+                       parameter.weight_decay == WeightDecay::kYes});
+  }
+  adamw_update(ctx, tensors, coefficients);
+}
+
+}  // namespace coppice
