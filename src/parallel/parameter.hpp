@@ -3,6 +3,7 @@
 // completes its gradient, whether it learns. Layers make parameters; optim and checkpoint only read
 // this struct, so that none of the three knows another.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -38,6 +39,26 @@ struct Parameter {
   WeightDecay weight_decay = WeightDecay::kNo;
   bool trainable = true;
 };
+
+/// Whether what is made learns: a reference model has no gradients.
+enum class WithGradients { kNo, kYes };
+
+/// Where the parameters of a model are made.
+///
+/// Dtypes    values have `dtype`; gradients have it too on the CPU (f32, or f64 in an F64 run)
+struct ParameterStorage {
+  Memory& memory;
+  DType dtype = DType::kF32;
+  WithGradients gradients = WithGradients::kYes;
+};
+
+/// Makes a parameter that stacks whole logical tensors by rows: the local shard of one rank of one.
+/// Values and gradients are not initialised. Without gradients the parameter is not trainable.
+///
+/// Errors    ContractError if the parts' shapes do not stack
+Parameter make_parameter(const ParameterStorage& storage, std::string name,
+                         const std::vector<std::pair<std::string, Shape>>& parts,
+                         WeightDecay weight_decay);
 
 /// The rows of a tensor shaped like `parameter` (its value, gradient or a moment) that are `part`.
 TensorView rows_of(const ParameterPart& part, TensorView like_parameter);
