@@ -1,0 +1,128 @@
+#pragma once
+// What is saved of a run or a model, and how it comes back: logical tensors under their Hugging
+// Face names, read and written as the rectangles a rank holds, so that a file never depends on the
+// grid that wrote it. The file's layout is docs/checkpoint_format.md; the model and the trainer
+// only list what they hold.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.hpp"
+#include "parallel/shard.hpp"
+
+namespace coppice {
+
+enum class CheckpointKind {
+  kModel,       ///< weights only, each in its source type
+  kCheckpoint,  ///< master weights in f32 (f64 with keep_precision), moments, the trainer's state
+};
+
+/// A file that travels along as bytes, e.g. tokenizer.json.
+struct AttachedFile {
+  std::string name;
+  std::string bytes;
+};
+
+/// Numbers of the trainer beside its JSON, e.g. the old log-probs of a batch in flight.
+struct TrainerArray {
+  std::string name;
+  std::vector<double> values;
+};
+
+/// Everything in the file but the tensors.
+struct CheckpointHeader {
+  CheckpointKind kind = CheckpointKind::kModel;
+  std::int64_t step = 0;            ///< attempted steps
+  std::int64_t optimizer_step = 0;  ///< applied updates; written with a kCheckpoint
+  std::string program_version;      ///< set by the writer where empty
+  std::string model_config_json;    ///< Hugging Face config.json as imported
+  std::string run_config_textproto;
+  std::string trainer_json;  ///< the trainer's own state, opaque here
+  std::vector<TrainerArray> trainer_arrays;
+  std::vector<AttachedFile> tokenizer;
+};
+
+/// One rectangle of one logical tensor, and the memory that holds it.
+struct StateTensor {
+  std::string dataset;  ///< "/parameters/model.norm.weight", "/optimizer/exp_avg/..."
+  Shard shard;
+  TensorView local;  ///< contiguous, shape = shard.local_shape
+};
+
+/// What a file says of one dataset.
+struct StoredTensor {
+  std::string dataset;
+  DType dtype;
+  Shape shape;
+  std::optional<std::uint64_t> checksum;
+};
+
+/// A name and a shape that a model asks for.
+struct ExpectedTensor {
+  std::string name;  ///< Hugging Face name, without "/parameters/"
+  Shape shape;
+};
+
+/// Writes a file tensor by tensor under a temporary name; commit() flushes it to disk and gives it
+/// its name. Without commit() nothing is left, and a file of that name stays as it was.
+///
+/// Memory    a block of a few MiB for conversions
+/// Errors    IoError with file, dataset and reason
+class CheckpointWriter {
+ public:
+  CheckpointWriter(std::filesystem::path path, CheckpointHeader header);
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// The whole logical tensor `dataset`, stored as `stored` (rounded to nearest even).
+  void write(const std::string& dataset, DType stored, ConstTensorView values);
+  void commit();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// All of `tensors` in f32; as they are held with `keep_precision`. On return the file is on disk.
+void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& header,
+                     std::span<const StateTensor> tensors, bool keep_precision = false);
+
+/// An open file whose format, kind and header are read and whose small parts have passed their
+/// checksums.
+///
+/// Errors    DataError listing every problem; IoError where the file cannot be opened at all
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(std::filesystem::path path);
+  ~CheckpointReader();
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) noexcept;
+
+  const std::filesystem::path& path() const;
+  const CheckpointHeader& header() const;
+  /// In the order of their names.
+  const std::vector<StoredTensor>& tensors() const;
+  /// What the user should be told once ("no checksums").
+  const std::vector<std::string>& notices() const;
+
+  /// Fills every `local`, converting to its dtype. First everything is checked: datasets missing,
+  /// extra in a group that `wanted` names, of another shape or of no float type, wrong checksums;
+  /// if anything is wrong, all of it is told and nothing is loaded.
+  void read(std::span<const StateTensor> wanted) const;
+  /// The elements of one dataset as stored, `count` of them from flat index `begin`.
+  void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,
+                   std::byte* target) const;
+  /// Compares every dataset with its checksum.
+  void verify() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace coppice

@@ -1,0 +1,30 @@
+#pragma once
+// The checkpoints of one run directory: their names, which of them a run goes on from, and which
+// old ones may go. What is inside a file is checkpoint.hpp's business.
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace coppice {
+
+/// "step_00000010.h5"
+std::string checkpoint_file_name(std::int64_t step);
+
+/// Checkpoints by name, oldest first. Temporary files are not listed. Empty without the directory.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& directory);
+
+struct NewestCheckpoint {
+  std::optional<std::filesystem::path> path;
+  std::vector<std::string> passed_over;  ///< one line for each newer file that is damaged
+};
+
+/// The newest checkpoint that is whole: every checksum is compared.
+NewestCheckpoint find_newest_valid_checkpoint(const std::filesystem::path& directory);
+
+/// Removes all but the newest `keep` checkpoints, and temporary files that dead runs left. 0 keeps
+/// all. Call it after a new checkpoint is safe.
+void remove_old_checkpoints(const std::filesystem::path& directory, std::int64_t keep);
+
+}  // namespace coppice
