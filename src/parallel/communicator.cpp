@@ -1,35 +1,121 @@
 #include "parallel/communicator.hpp"
 
+#include <chrono>
 #include <cstring>
+#include <numeric>
 
 namespace coppice {
 namespace {
+
+std::int64_t bytes_of(ConstTensorView tensor) { return tensor.numel() * size_of(tensor.dtype()); }
 
 class SelfCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void all_reduce(Stream&, TensorView, ReduceOp) override {}
-  void all_gather(Stream&, ConstTensorView shard, TensorView whole) override { copy(shard, whole); }
-  void reduce_scatter(Stream&, ConstTensorView whole, TensorView shard) override {
-    copy(whole, shard);
-  }
-  void broadcast(Stream&, TensorView, int root) override {
-    COPPICE_CHECK(root == 0, "broadcast from rank {} of 1", root);
-  }
-  void barrier() override {}
 
  private:
+  void do_all_reduce(Stream&, TensorView, ReduceOp) override {}
+  void do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
+                     std::span<const std::int64_t>) override {
+    copy(shard, whole);
+  }
+  void do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
+                         std::span<const std::int64_t>) override {
+    copy(whole, shard);
+  }
+  void do_broadcast(Stream&, TensorView, int) override {}
+  void do_barrier(Stream&) override {}
+
   static void copy(ConstTensorView from, TensorView to) {
-    COPPICE_CHECK(from.spec() == to.spec() && from.is_contiguous() && to.is_contiguous(),
-                  "a collective of one rank copies {} to {}", from.shape(), to.shape());
     if (from.bytes() == to.bytes() || from.numel() == 0) return;
-    std::memcpy(to.bytes(), from.bytes(),
-                static_cast<std::size_t>(from.numel() * size_of(from.dtype())));
+    std::memcpy(to.bytes(), from.bytes(), static_cast<std::size_t>(bytes_of(from)));
   }
 };
 
 }  // namespace
+
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kBarrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+template <class Call>
+void Communicator::counted(Collective collective, std::int64_t bytes, Call&& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  CollectiveCounter& counter = counters_[static_cast<std::size_t>(collective)];
+  ++counter.calls;
+  // One rank sends nothing to anybody.
+  counter.bytes += size() > 1 ? bytes : 0;
+  counter.seconds += seconds.count();
+}
+
+void Communicator::check_rows(const char* what, ConstTensorView shard, ConstTensorView whole,
+                              std::span<const std::int64_t> rows) const {
+  COPPICE_CHECK(std::ssize(rows) == size(), "{}: rows of {} ranks for {} ranks", what, rows.size(),
+                size());
+  const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  COPPICE_CHECK(shard.dtype() == whole.dtype() && shard.shape().rank() == whole.shape().rank() &&
+                    shard.shape() == whole.shape().with(0, rows[static_cast<std::size_t>(rank())]),
+                "{}: shard {} of whole {} on rank {}", what, shard.shape(), whole.shape(), rank());
+  COPPICE_CHECK(whole.shape()[0] == total, "{}: {} rows in all ranks, {} in the whole", what, total,
+                whole.shape()[0]);
+  COPPICE_CHECK(shard.is_contiguous() && whole.is_contiguous(), "{}: tensors must be contiguous",
+                what);
+}
+
+void Communicator::all_reduce(Stream& stream, TensorView data, ReduceOp op) {
+  COPPICE_CHECK(data.is_contiguous(), "all_reduce: {} must be contiguous", data.shape());
+  counted(Collective::kAllReduce, bytes_of(data), [&] { do_all_reduce(stream, data, op); });
+}
+
+void Communicator::all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
+                              std::span<const std::int64_t> rows) {
+  check_rows("all_gather", shard, whole, rows);
+  counted(Collective::kAllGather, bytes_of(shard),
+          [&] { do_all_gather(stream, shard, whole, rows); });
+}
+
+void Communicator::reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
+                                  std::span<const std::int64_t> rows) {
+  check_rows("reduce_scatter", shard, whole, rows);
+  counted(Collective::kReduceScatter, bytes_of(whole),
+          [&] { do_reduce_scatter(stream, whole, shard, rows); });
+}
+
+void Communicator::all_gather(Stream& stream, ConstTensorView shard, TensorView whole) {
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(size()), shard.shape()[0]);
+  all_gather(stream, shard, whole, rows);
+}
+
+void Communicator::reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard) {
+  const std::vector<std::int64_t> rows(static_cast<std::size_t>(size()), shard.shape()[0]);
+  reduce_scatter(stream, whole, shard, rows);
+}
+
+void Communicator::broadcast(Stream& stream, TensorView data, int root) {
+  COPPICE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
+  COPPICE_CHECK(data.is_contiguous(), "broadcast: {} must be contiguous", data.shape());
+  counted(Collective::kBroadcast, rank() == root ? bytes_of(data) : 0,
+          [&] { do_broadcast(stream, data, root); });
+}
+
+void Communicator::barrier(Stream& stream) {
+  counted(Collective::kBarrier, 0, [&] { do_barrier(stream); });
+}
 
 std::unique_ptr<Communicator> make_self_communicator() {
   return std::make_unique<SelfCommunicator>();

@@ -1,7 +1,12 @@
 #pragma once
-// The collectives the program needs, over one axis of the process grid. Ranks of one process, host
-// ranks and device ranks are implementations of this interface, so every layer is written once.
+// The collectives the program needs, over one axis of the process grid. One process, host ranks and
+// device ranks are implementations of this interface, so every layer is written once. Contracts are
+// checked and calls counted here; an implementation only moves bytes.
+#include <array>
 #include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "core/stream.hpp"
 #include "core/tensor.hpp"
@@ -10,8 +15,27 @@ namespace coppice {
 
 enum class ReduceOp { kSum, kMax };
 
+enum class Collective { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier };
+inline constexpr std::size_t kCollectiveCount = 5;
+
+/// "all_reduce", "all_gather", ...
+std::string_view name_of(Collective collective);
+
+/// What one kind of collective has cost this rank.
+///
+/// Units     bytes: the payload this rank sent, i.e. the tensor it handed in; seconds of waiting
+struct CollectiveCounter {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;
+  double seconds = 0.0;
+};
+
+/// Shapes    tensors are cut by rows (axis 0); `rows` says how many rows each rank holds
+/// Layout    contiguous
+/// Dtypes    any for gathers and broadcasts; f32, f64, i32, i64 for reductions
 /// Effects   every collective is enqueued on `stream`; all ranks call it in the same order
-/// Errors    CommError when a peer or the transport fails
+/// Errors    ContractError for tensors that do not fit; CommError when a peer or the transport
+/// fails Repeats   bitwise; the result of a reduction has the same bits on every rank
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -19,13 +43,39 @@ class Communicator {
   virtual int size() const = 0;
 
   /// data becomes the sum (maximum) over ranks.
-  virtual void all_reduce(Stream& stream, TensorView data, ReduceOp op) = 0;
-  /// whole: the shards of all ranks, stacked by rows in rank order; every shard has the same shape.
-  virtual void all_gather(Stream& stream, ConstTensorView shard, TensorView whole) = 0;
+  void all_reduce(Stream& stream, TensorView data, ReduceOp op);
+  /// whole: the shards of all ranks, stacked in rank order.
+  void all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
+                  std::span<const std::int64_t> rows);
   /// shard: this rank's rows of the sum of `whole` over ranks.
-  virtual void reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard) = 0;
-  virtual void broadcast(Stream& stream, TensorView data, int root) = 0;
-  virtual void barrier() = 0;
+  void reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
+                      std::span<const std::int64_t> rows);
+  /// The same with equal shards.
+  void all_gather(Stream& stream, ConstTensorView shard, TensorView whole);
+  void reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard);
+  /// data becomes what rank `root` holds.
+  void broadcast(Stream& stream, TensorView data, int root);
+  void barrier(Stream& stream);
+
+  const CollectiveCounter& counter(Collective collective) const {
+    return counters_[static_cast<std::size_t>(collective)];
+  }
+
+ private:
+  virtual void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) = 0;
+  virtual void do_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
+                             std::span<const std::int64_t> rows) = 0;
+  virtual void do_reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
+                                 std::span<const std::int64_t> rows) = 0;
+  virtual void do_broadcast(Stream& stream, TensorView data, int root) = 0;
+  virtual void do_barrier(Stream& stream) = 0;
+
+  void check_rows(const char* what, ConstTensorView shard, ConstTensorView whole,
+                  std::span<const std::int64_t> rows) const;
+  template <class Call>
+  void counted(Collective collective, std::int64_t bytes, Call&& call);
+
+  std::array<CollectiveCounter, kCollectiveCount> counters_{};
 };
 
 /// The axis of one rank: sums are what they were, gathers are copies.
