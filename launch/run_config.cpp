@@ -1,0 +1,198 @@
+#include "launch/run_config.hpp"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "configs/run_config.pb.h"
+#include "launch/host.hpp"
+
+namespace coppice {
+namespace {
+
+namespace pb = google::protobuf;
+using config::Advantage;
+using config::Loss;
+using config::Numerics;
+
+// Sets every field that is absent and has a default in the schema, in all blocks.
+void set_defaults(pb::Message& message) {
+  const auto& reflection = *message.GetReflection();
+  const auto& descriptor = *message.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const auto* field = descriptor.field(i);
+    if (field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE) {
+      set_defaults(*reflection.MutableMessage(&message, field));
+    } else if (field->has_default_value() && !reflection.HasField(message, field)) {
+      // Printing an absent field's default and reading it back stores it.
+      std::string value;
+      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
+      pb::TextFormat::ParseFieldValueFromString(value, field, &message);
+    }
+  }
+}
+
+// Makes every value that the run will use explicit; fields without meaning for it stay absent, so
+// that the result is a config that reads back.
+void resolve(config::RunConfig& config) {
+  Loss& loss = *config.mutable_loss();
+  Advantage& advantage = *config.mutable_advantage();
+  const bool supervised = loss.kind() == Loss::SFT;
+  if (!loss.has_clip_high()) loss.set_clip_high(loss.kind() == Loss::DAPO ? 0.28 : 0.2);
+  if (!loss.has_aggregation())
+    loss.set_aggregation(loss.kind() == Loss::GRPO      ? Loss::SEQUENCE_MEAN_TOKEN_MEAN
+                         : loss.kind() == Loss::DR_GRPO ? Loss::SEQUENCE_MEAN_TOKEN_SUM_NORM
+                                                        : Loss::TOKEN_MEAN);
+  if (!advantage.has_normalization())
+    advantage.set_normalization(loss.kind() == Loss::DR_GRPO ? Advantage::NONE : Advantage::STD);
+  set_defaults(config);
+  if (supervised) {
+    loss.clear_clip_low();
+    loss.clear_clip_high();
+    loss.clear_dual_clip();
+    config.clear_advantage();
+  }
+  config.mutable_parallel()->set_data(1);
+  if (!config.parallel().has_sequence_parallel())
+    config.mutable_parallel()->set_sequence_parallel(config.parallel().tensor() > 1);
+  config.set_device(config::RunConfig::CPU);
+  if (!config.numerics().has_precision()) config.mutable_numerics()->set_precision(Numerics::F32);
+  if (!config.has_threads_per_rank()) config.set_threads_per_rank(available_cores());
+  config.mutable_limits()->clear_watchdog_seconds();
+}
+
+std::string text_of(const config::RunConfig& config) {
+  pb::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  printer.PrintToString(config, &text);
+  return text;
+}
+
+RunConfig mapped(const config::RunConfig& config) {
+  RunConfig plain;
+  plain.run_dir = config.run_dir();
+  plain.seed = config.seed();
+  plain.model_checkpoint = config.model().checkpoint();
+  plain.rollouts = config.data().rollouts();
+  plain.precision = config.numerics().precision() == Numerics::F64 ? DType::kF64 : DType::kF32;
+  plain.threads_per_rank = static_cast<int>(config.threads_per_rank());
+  plain.text = text_of(config);
+  return plain;
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!std::filesystem::is_regular_file(path) || !file || !(content << file.rdbuf()))
+    throw ConfigError(
+        {fmt::format("{}: cannot be read as a run config. Name a text file with "
+                     "--config.",
+                     path.string())});
+  return content.str();
+}
+
+// Blocks and fields of a run that its continuation may set anew. run_dir is where the run now is.
+bool may_change(const std::string& path) {
+  constexpr std::array kFields = {"limits",  "parallel", "checkpoint",       "device",
+                                  "run_dir", "batching", "threads_per_rank", "numerics.recompute"};
+  return std::any_of(kFields.begin(), kFields.end(), [&](const std::string& field) {
+    return path == field || path.rfind(field + ".", 0) == 0;
+  });
+}
+
+void compare(const pb::Message& before, const pb::Message& now, const std::string& outer,
+             const std::string& origin, std::vector<std::string>& lines) {
+  const auto& descriptor = *before.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const auto* field = descriptor.field(i);
+    const std::string path = outer.empty() ? field->name() : outer + "." + field->name();
+    if (may_change(path)) continue;
+    if (field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE) {
+      compare(before.GetReflection()->GetMessage(before, field),
+              now.GetReflection()->GetMessage(now, field), path, origin, lines);
+      continue;
+    }
+    const auto value_of = [&](const pb::Message& message) {
+      if (!message.GetReflection()->HasField(message, field)) return std::string("not set");
+      std::string value;
+      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
+      return value;
+    };
+    const std::string old_value = value_of(before), new_value = value_of(now);
+    if (old_value != new_value)
+      lines.push_back(fmt::format(
+          "{}: {} = {} cannot change to {} (a resumed run must go on as it began). Keep the old "
+          "value, or start anew in another run_dir.",
+          origin, path, old_value, new_value));
+  }
+}
+
+}  // namespace
+
+RunConfig load_run_config(const std::filesystem::path& path, const std::vector<std::string>& set,
+                          RunConfigUse use) {
+  config::RunConfig config;
+  Problems problems;
+  RunConfigText text(config, problems);
+  text.read(path.string(), content_of(path));
+  for (const auto& assignment : set) text.set(assignment);
+  check_run_config(config, text, use);
+  problems.throw_if_any<ConfigError>();
+  resolve(config);
+  return mapped(config);
+}
+
+RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set) {
+  config::RunConfig config;
+  Problems problems;
+  RunConfigText text(config, problems);
+  for (const auto& assignment : set) {
+    const std::string block = assignment.substr(0, assignment.find_first_of(".="));
+    if (block == "parallel" || block == "numerics" || block == "batching")
+      text.set(assignment);
+    else
+      problems.add("--set {}: coppice score takes fields of parallel, numerics and batching only.",
+                   assignment);
+  }
+  const auto flag = [&](const char* name, const std::string& value, const std::string& field) {
+    if (value.empty()) return;
+    if (text.given(field)) {
+      problems.add("--{} {} and {} say the same thing twice. Give one of them.", name, value,
+                   text.place(field));
+      return;
+    }
+    std::string upper = value;
+    std::transform(upper.begin(), upper.end(), upper.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    text.set_flag(field, upper, fmt::format("--{} {}", name, value));
+  };
+  flag("sharing", flags.sharing, "batching.sharing");
+  flag("precision", flags.precision, "numerics.precision");
+  flag("device", flags.device, "device");
+  if (!config.batching().has_sharing())
+    config.mutable_batching()->set_sharing(config::Batching::GROUPED);
+  check_run_config(config, text, RunConfigUse::kScore);
+  problems.throw_if_any<ConfigError>();
+  resolve(config);
+  return mapped(config);
+}
+
+std::vector<std::string> changes_that_forbid_resume(const std::string& before,
+                                                    const std::string& now,
+                                                    const std::string& origin) {
+  config::RunConfig old_config, new_config;
+  Problems problems;
+  RunConfigText(old_config, problems).read(origin, before);
+  RunConfigText(new_config, problems).read("the resolved config", now);
+  std::vector<std::string> lines = problems.lines();
+  compare(old_config, new_config, "", origin, lines);
+  return lines;
+}
+
+}  // namespace coppice

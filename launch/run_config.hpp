@@ -1,0 +1,50 @@
+#pragma once
+// The run config as plain values, with every default resolved, and its text as the run directory
+// keeps it. The schema is configs/run_config.proto; what must hold between fields is checked in
+// run_config_check. Nothing outside launch/run_config*.cpp sees Protocol Buffers.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "launch/run_config_check.hpp"
+
+namespace coppice {
+
+struct RunConfig {
+  std::string run_dir;
+  std::uint64_t seed = 1;
+  std::string model_checkpoint;
+  std::string rollouts;
+  DType precision = DType::kF32;
+  int threads_per_rank = 1;
+
+  /// The resolved config in text format; it reads back as this very config.
+  std::string text;
+};
+
+/// Reads a config file and then `--set` assignments ("path.to.field=value").
+///
+/// Errors    ConfigError with every problem: unknown fields, wrong types, ranges, missing files,
+///           impossible combinations, each with file, line, column and field path
+RunConfig load_run_config(const std::filesystem::path& path, const std::vector<std::string>& set,
+                          RunConfigUse use);
+
+/// The config of `coppice score`: defaults, `--set` assignments of parallel, numerics and batching,
+/// and the flags. A flag together with the field it stands for is refused.
+struct ScoreFlags {
+  std::string sharing;    ///< "", "grouped", "repeated"
+  std::string precision;  ///< "", "f32", "f64", "bf16"
+  std::string device;     ///< "auto", "cpu", "cuda"
+};
+/// Errors    ConfigError with every problem
+RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set);
+
+/// What forbids that a run begun with config `before` goes on with `now`: one line for each changed
+/// field that may not change. Both are resolved texts; `origin` names where `before` was found.
+std::vector<std::string> changes_that_forbid_resume(const std::string& before,
+                                                    const std::string& now,
+                                                    const std::string& origin);
+
+}  // namespace coppice

@@ -1,0 +1,204 @@
+#include "launch/run_config_check.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "configs/run_config.pb.h"
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Advantage;
+using config::Loss;
+using config::Numerics;
+using config::Optimizer;
+
+class Checker {
+ public:
+  Checker(const config::RunConfig& config, RunConfigText& text) : config_(config), text_(text) {}
+
+  void check(RunConfigUse use) {
+    check_parallel();
+    check_numerics();
+    at_least("batching.max_rows_per_microbatch", config_.batching().max_rows_per_microbatch(), 1);
+    if (use == RunConfigUse::kScore) return;
+    if (use == RunConfigUse::kTrain) required("run_dir", config_.run_dir().empty());
+    check_files();
+    check_loss();
+    check_advantage();
+    check_optimizer();
+    check_limits();
+  }
+
+ private:
+  template <class... Args>
+  void problem(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
+    text_.add_problem(path, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // A field that was given with a refused value has been reported already.
+  void required(const std::string& path, bool empty) {
+    if (!empty) return;
+    if (!text_.given(path))
+      problem(path, "missing. Set it in the file or with --set {}=...", path);
+    else if (config_has_text(path))
+      problem(path, "empty. Give it a value.");
+  }
+  bool config_has_text(const std::string& path) const {
+    if (path == "run_dir") return config_.has_run_dir();
+    if (path == "model.checkpoint") return config_.model().has_checkpoint();
+    return config_.data().has_rollouts();
+  }
+  void file(const std::string& path, const std::string& name) {
+    required(path, name.empty());
+    std::error_code error;
+    if (name.empty() || fs::is_regular_file(name, error)) return;
+    if (fs::exists(name, error))
+      problem(path, "\"{}\" is not a file. Give the path of a file.", name);
+    else
+      problem(path, "the file \"{}\" does not exist (paths are relative to the current directory).",
+              name);
+  }
+  void at_least(const std::string& path, std::int64_t value, std::int64_t least) {
+    if (value < least) problem(path, "{} is too small. Give {} or more.", value, least);
+  }
+  void not_negative(const std::string& path, double value) {
+    if (!std::isfinite(value) || value < 0)
+      problem(path, "{} is not a finite number of 0 or more.", value);
+  }
+  void finite(const std::string& path, double value) {
+    if (!std::isfinite(value)) problem(path, "{} is not a finite number.", value);
+  }
+  void decay_rate(const std::string& path, double value) {
+    if (!(value >= 0 && value < 1))
+      problem(path, "{} is not in [0, 1) (it is the decay rate of a mean).", value);
+  }
+
+  void check_parallel() {
+    const auto& parallel = config_.parallel();
+    const auto one_rank = [&](const std::string& path, std::int64_t value, std::int64_t least) {
+      if (value < least)
+        at_least(path, value, least);
+      else if (value > 1)
+        problem(path, "{} needs {} ranks, but this version runs one (more come later). Use 1.",
+                value, value);
+    };
+    one_rank("parallel.tensor", parallel.tensor(), 1);
+    one_rank("parallel.context", parallel.context(), 1);
+    one_rank("parallel.data", parallel.data(), 0);
+  }
+
+  void check_numerics() {
+    if (config_.numerics().precision() == Numerics::BF16)
+      problem("numerics.precision",
+              "BF16 runs on CUDA devices only, which come later. Use F32 or F64.");
+    if (config_.device() == config::RunConfig::CUDA)
+      problem("device", "CUDA is not in this build (it comes later). Use CPU or AUTO.");
+    if (config_.has_threads_per_rank()) {
+      at_least("threads_per_rank", config_.threads_per_rank(), 1);
+      if (config_.threads_per_rank() > 1024)
+        problem("threads_per_rank", "{} is more than 1024. Use at most the machine's cores.",
+                config_.threads_per_rank());
+    }
+  }
+
+  void check_files() {
+    file("model.checkpoint", config_.model().checkpoint());
+    if (text_.given("model.reference"))
+      problem("model.reference",
+              "reference models come later. Put ref_logprobs into the rollouts with coppice score "
+              "--fill ref_logprobs.");
+    if (text_.given("model.hf"))
+      problem("model.hf",
+              "comes later. Make an HDF5 model with coppice import and name it in "
+              "model.checkpoint.");
+    file("data.rollouts", config_.data().rollouts());
+    if (!text_.given("data.groups_per_step"))
+      problem("data.groups_per_step", "missing. Set it in the file or with --set.");
+    else if (config_.data().has_groups_per_step())
+      at_least("data.groups_per_step", config_.data().groups_per_step(), 1);
+    at_least("data.epochs", config_.data().epochs(), 1);
+  }
+
+  void check_loss() {
+    const Loss& loss = config_.loss();
+    not_negative("loss.clip_low", loss.clip_low());
+    not_negative("loss.clip_high", loss.clip_high());
+    if (loss.dual_clip() != 0 && !(std::isfinite(loss.dual_clip()) && loss.dual_clip() > 1))
+      problem("loss.dual_clip", "{} is neither 0 (off) nor a number greater than 1.",
+              loss.dual_clip());
+    not_negative("loss.kl_coef", loss.kl_coef());
+    finite("loss.entropy_coef", loss.entropy_coef());
+    if (!(std::isfinite(loss.temperature()) && loss.temperature() > 0))
+      problem("loss.temperature", "{} is not a finite number greater than 0.", loss.temperature());
+    at_least("loss.updates_per_batch", loss.updates_per_batch(), 1);
+    if (loss.kind() == Loss::SFT) {
+      for (const char* name : {"clip_low", "clip_high", "dual_clip"})
+        if (text_.given(fmt::format("loss.{}", name)))
+          problem(fmt::format("loss.{}", name),
+                  "does not go with kind: SFT (which clips nothing). Remove it.");
+    }
+    const bool by_length = loss.has_aggregation()
+                               ? loss.aggregation() == Loss::SEQUENCE_MEAN_TOKEN_SUM_NORM
+                               : loss.kind() == Loss::DR_GRPO;
+    const std::string path = "loss.max_response_length";
+    if (by_length && !text_.given(path))
+      problem(path,
+              "missing (aggregation SEQUENCE_MEAN_TOKEN_SUM_NORM divides by it). Set it, or "
+              "another aggregation.");
+    else if (!by_length && text_.given(path))
+      problem(path, "goes with aggregation SEQUENCE_MEAN_TOKEN_SUM_NORM only. Remove it.");
+    if (loss.has_max_response_length()) at_least(path, loss.max_response_length(), 1);
+  }
+
+  void check_advantage() {
+    not_negative("advantage.epsilon", config_.advantage().epsilon());
+    if (config_.loss().kind() != Loss::SFT) return;
+    for (const char* name : {"normalization", "epsilon", "drop_zero_std_groups"})
+      if (text_.given(fmt::format("advantage.{}", name)))
+        problem(fmt::format("advantage.{}", name),
+                "does not go with loss.kind: SFT (which has no rewards). Remove it.");
+  }
+
+  void check_optimizer() {
+    const Optimizer& optimizer = config_.optimizer();
+    not_negative("optimizer.learning_rate", optimizer.learning_rate());
+    decay_rate("optimizer.beta1", optimizer.beta1());
+    decay_rate("optimizer.beta2", optimizer.beta2());
+    not_negative("optimizer.epsilon", optimizer.epsilon());
+    not_negative("optimizer.weight_decay", optimizer.weight_decay());
+    not_negative("optimizer.max_grad_norm", optimizer.max_grad_norm());
+    at_least("optimizer.warmup_steps", optimizer.warmup_steps(), 0);
+    if (!optimizer.has_total_steps()) return;
+    at_least("optimizer.total_steps", optimizer.total_steps(), 1);
+    if (optimizer.schedule() != Optimizer::CONSTANT && optimizer.total_steps() >= 1 &&
+        optimizer.total_steps() <= optimizer.warmup_steps())
+      problem("optimizer.total_steps",
+              "{} leaves no step behind warmup_steps = {} for the decay. Make it larger.",
+              optimizer.total_steps(), optimizer.warmup_steps());
+  }
+
+  void check_limits() {
+    at_least("checkpoint.every_steps", config_.checkpoint().every_steps(), 0);
+    at_least("checkpoint.keep_last", config_.checkpoint().keep_last(), 1);
+    at_least("limits.max_steps", config_.limits().max_steps(), 0);
+    at_least("limits.max_bad_steps", config_.limits().max_bad_steps(), 1);
+    if (text_.given("limits.watchdog_seconds"))
+      problem("limits.watchdog_seconds",
+              "the watchdog watches several ranks and comes with them, later. Remove it.");
+  }
+
+  const config::RunConfig& config_;
+  RunConfigText& text_;
+};
+
+}  // namespace
+
+void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use) {
+  Checker(config, text).check(use);
+}
+
+}  // namespace coppice

@@ -1,0 +1,19 @@
+#pragma once
+// What a run config must satisfy beyond its schema: ranges, required fields, files that exist,
+// combinations that make sense, and what this version does not do yet. Defaults are not set here.
+#include "core/error.hpp"
+#include "launch/run_config_text.hpp"
+
+namespace coppice::config {
+class RunConfig;
+}
+
+namespace coppice {
+
+/// Who reads the config: train asks for a run_dir; score has only parallel, numerics and batching.
+enum class RunConfigUse { kTrain, kPlan, kScore };
+
+/// Adds every problem of `config`, which `text` has read.
+void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use);
+
+}  // namespace coppice

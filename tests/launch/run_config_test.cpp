@@ -1,0 +1,278 @@
+// The run config: what is refused and how it is said, how values combine, and the resolved text.
+// Expected messages and values are written by hand from the interface.
+#include "launch/run_config.hpp"
+
+#include <gmock/gmock.h>
+
+#include "support/temporary_directory.hpp"
+
+namespace coppice::test {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class RunConfigFile : public testing::Test {
+ protected:
+  RunConfigFile() {
+    write_file(dir_ / "model.h5", "");
+    write_file(dir_ / "r.jsonl", "");
+  }
+  // A complete config and what is added to it.
+  std::string good(const std::string& more = "") {
+    return "run_dir: \"runs/x\"\nmodel { checkpoint: \"" + (dir_ / "model.h5") +
+           "\" }\ndata { rollouts: \"" + (dir_ / "r.jsonl") + "\" groups_per_step: 8 }\n" + more;
+  }
+  RunConfig load(const std::string& text, const std::vector<std::string>& set = {}) {
+    write_file(dir_ / "run.textproto", text);
+    return load_run_config(dir_ / "run.textproto", set, RunConfigUse::kTrain);
+  }
+  // Problems with the directory's name taken off.
+  std::vector<std::string> problems(const std::string& text,
+                                    const std::vector<std::string>& set = {}) {
+    try {
+      load(text, set);
+    } catch (const ConfigError& error) {
+      auto lines = error.problems();
+      const std::string prefix = dir_.path().string() + "/";
+      for (auto& line : lines)
+        for (auto at = line.find(prefix); at != line.npos; at = line.find(prefix))
+          line.erase(at, prefix.size());
+      return lines;
+    }
+    return {};
+  }
+  TemporaryDirectory dir_;
+};
+
+TEST_F(RunConfigFile, ResolvesEveryDefaultAndReadsBackAsItself) {
+  const auto config = load(good());
+  for (const char* line : {"seed: 1\n",
+                           "epochs: 1\n",
+                           "shuffle: true\n",
+                           "sharing: AUTO\n",
+                           "max_rows_per_microbatch: 16384\n",
+                           "kind: GRPO\n",
+                           "clip_low: 0.2\n",
+                           "clip_high: 0.2\n",
+                           "dual_clip: 0\n",
+                           "kl_estimator: K3\n",
+                           "aggregation: SEQUENCE_MEAN_TOKEN_MEAN\n",
+                           "normalization: STD\n",
+                           "epsilon: 1e-06\n",
+                           "learning_rate: 1e-06\n",
+                           "beta2: 0.95\n",
+                           "schedule: CONSTANT\n",
+                           "zero: OPTIMIZER\n",
+                           "precision: F32\n",
+                           "recompute: NONE\n",
+                           "device: CPU\n",
+                           "keep_last: 2\n",
+                           "resume: AUTO\n",
+                           "max_bad_steps: 10\n",
+                           "tensor: 1\n"})
+    EXPECT_THAT(config.text, HasSubstr(line));
+  EXPECT_EQ(load(config.text).text, config.text);
+}
+
+TEST_F(RunConfigFile, KindSetsDefaultsAndNothingElse) {
+  EXPECT_THAT(load(good("loss { kind: DAPO }")).text,
+              AllOf(HasSubstr("clip_high: 0.28"), HasSubstr("aggregation: TOKEN_MEAN"),
+                    HasSubstr("normalization: STD")));
+  EXPECT_THAT(
+      load(good("loss { kind: DAPO clip_high: 0.5 aggregation: SEQUENCE_MEAN_TOKEN_MEAN }")).text,
+      AllOf(HasSubstr("clip_high: 0.5"), HasSubstr("SEQUENCE_MEAN_TOKEN_MEAN")));
+  EXPECT_THAT(load(good("loss { kind: DR_GRPO max_response_length: 64 }")).text,
+              AllOf(HasSubstr("normalization: NONE"), HasSubstr("SEQUENCE_MEAN_TOKEN_SUM_NORM")));
+  const auto sft = load(good("loss { kind: SFT }")).text;
+  EXPECT_THAT(sft, AllOf(HasSubstr("aggregation: TOKEN_MEAN"), Not(HasSubstr("clip_low"))));
+  EXPECT_EQ(load(sft).text, sft);
+}
+
+TEST_F(RunConfigFile, MergesBlocksAndTheLastValueWins) {
+  const auto text = load(good("optimizer { beta1: 0.5 beta2: 0.6 }\nseed: 2\n"
+                              "optimizer { beta2: 0.7 beta2: 0.8 }\nseed: 3\n"),
+                         {"seed=4", "optimizer.epsilon=1e-3", "seed=5"})
+                        .text;
+  EXPECT_THAT(text, AllOf(HasSubstr("beta1: 0.5"), HasSubstr("beta2: 0.8"), HasSubstr("seed: 5"),
+                          HasSubstr("epsilon: 0.001")));
+}
+
+TEST_F(RunConfigFile, SetTakesEnumsAndStringsWithAndWithoutQuotes) {
+  EXPECT_EQ(load(good(), {"run_dir=runs/y", "loss.kind=SFT"}).run_dir, "runs/y");
+  EXPECT_EQ(load(good(), {"run_dir=\"runs/z\""}).run_dir, "runs/z");
+  EXPECT_EQ(load(good(), {"run_dir=a=b"}).run_dir, "a=b");
+}
+
+TEST_F(RunConfigFile, NamesSyntaxFaultsAndGoesOn) {
+  EXPECT_THAT(problems(good("loss { clip_low: }\n"
+                            "seed 7\n"
+                            "= 3\n"
+                            "colour: \"red\" shape { side: 1 }\n"
+                            "}\n"
+                            "optimizer { beta1: 2\n")),
+              ElementsAre("run.textproto:4:8: loss.clip_low: its value is missing.",
+                          HasSubstr("run.textproto:5:1: seed: a colon and a value"),
+                          HasSubstr("run.textproto:6:1: a field's name should stand here, not =."),
+                          HasSubstr("run.textproto:7:1: colour: no such field. Fields of a run"),
+                          HasSubstr("run.textproto:7:15: shape: no such field."),
+                          "run.textproto:8:1: this } closes nothing. Remove it.",
+                          HasSubstr("run.textproto:9:1: optimizer: the brace opened here is never"),
+                          HasSubstr("run.textproto:9:13: optimizer.beta1: 2 is not in [0, 1)")));
+}
+
+TEST_F(RunConfigFile, NamesValuesOfTheWrongType) {
+  EXPECT_THAT(
+      problems(good("seed: -1\ndevice: GPU\nrun_dir: 3\nloss: 4\nbatching { sharing: 1\n"
+                    "max_rows_per_microbatch: 1.5 }\ndata { shuffle: maybe epochs { } }\n"
+                    "limits { max_steps: 99999999999999999999 }\nadvantage { epsilon: [1] }")),
+      ElementsAre(HasSubstr(":4:1: seed: -1 is not a whole number, 0 or more."),
+                  HasSubstr(":5:1: device: GPU is not one of AUTO, CPU, CUDA."),
+                  HasSubstr(":6:1: run_dir: 3 is not text in quotes."),
+                  HasSubstr(":7:1: loss: is a block. Write loss { ... }"),
+                  HasSubstr(":8:12: batching.sharing: 1 is not one of AUTO, GROUPED, REPEATED."),
+                  HasSubstr(":9:1: batching.max_rows_per_microbatch: 1.5 is not a whole number."),
+                  HasSubstr(":10:8: data.shuffle: maybe is not true or false."),
+                  HasSubstr(":10:23: data.epochs: takes a whole number, not a block."),
+                  HasSubstr(":11:10: limits.max_steps: 99999999999999999999 is not a whole"),
+                  HasSubstr(":12:13: advantage.epsilon: [1] is not a number.")));
+}
+
+TEST_F(RunConfigFile, NamesWhatIsMissing) {
+  EXPECT_THAT(problems("loss { kind: DR_GRPO }"),
+              ElementsAre(HasSubstr("run.textproto: run_dir: missing."),
+                          HasSubstr("run.textproto: model.checkpoint: missing."),
+                          HasSubstr("run.textproto: data.rollouts: missing."),
+                          HasSubstr("run.textproto: data.groups_per_step: missing."),
+                          HasSubstr("run.textproto: loss.max_response_length: missing")));
+  EXPECT_THAT(problems(good("model { checkpoint: \"none.h5\" }\ndata { rollouts: \"/\" }")),
+              ElementsAre(HasSubstr(":4:9: model.checkpoint: the file \"none.h5\" does not exist"),
+                          HasSubstr(":5:8: data.rollouts: \"/\" is not a file.")));
+}
+
+TEST_F(RunConfigFile, RefusesEveryValueOutOfRangeAtOnce) {
+  const std::vector<std::string> bad = {"data.groups_per_step=0",
+                                        "data.epochs=0",
+                                        "batching.max_rows_per_microbatch=0",
+                                        "loss.clip_low=-0.1",
+                                        "loss.clip_high=nan",
+                                        "loss.dual_clip=1",
+                                        "loss.kl_coef=-1",
+                                        "loss.entropy_coef=inf",
+                                        "loss.temperature=0",
+                                        "loss.updates_per_batch=0",
+                                        "loss.max_response_length=0",
+                                        "advantage.epsilon=-1",
+                                        "optimizer.learning_rate=-1e-6",
+                                        "optimizer.beta1=1",
+                                        "optimizer.beta2=-0.1",
+                                        "optimizer.epsilon=nan",
+                                        "optimizer.weight_decay=-1",
+                                        "optimizer.max_grad_norm=-1",
+                                        "optimizer.warmup_steps=-1",
+                                        "optimizer.total_steps=0",
+                                        "parallel.tensor=0",
+                                        "parallel.context=-1",
+                                        "parallel.data=-1",
+                                        "threads_per_rank=0",
+                                        "checkpoint.every_steps=-1",
+                                        "checkpoint.keep_last=0",
+                                        "limits.max_steps=-1",
+                                        "limits.max_bad_steps=0"};
+  const auto lines = problems(good("loss { aggregation: SEQUENCE_MEAN_TOKEN_SUM_NORM }"), bad);
+  EXPECT_THAT(lines, SizeIs(bad.size()));
+  for (const auto& assignment : bad)
+    EXPECT_THAT(lines, Contains(HasSubstr("--set " + assignment + ": ")));
+}
+
+TEST_F(RunConfigFile, RefusesWhatDoesNotGoTogether) {
+  EXPECT_THAT(problems(good("loss { kind: SFT clip_low: 0.1 }\nadvantage { normalization: STD }\n"
+                            "loss { max_response_length: 5 }\n"
+                            "optimizer { schedule: COSINE warmup_steps: 5 total_steps: 5 }")),
+              ElementsAre(HasSubstr("loss.clip_low: does not go with kind: SFT"),
+                          HasSubstr("loss.max_response_length: goes with aggregation"),
+                          HasSubstr("advantage.normalization: does not go with loss.kind: SFT"),
+                          HasSubstr("optimizer.total_steps: 5 leaves no step behind")));
+}
+
+TEST_F(RunConfigFile, RefusesWhatComesLater) {
+  EXPECT_THAT(problems(good("model { reference: \"m.h5\" hf: \"dir\" }\nparallel { tensor: 2 "
+                            "context: 3 data: 4 }\nnumerics { precision: BF16 }\ndevice: CUDA\n"
+                            "limits { watchdog_seconds: 5 }")),
+              ElementsAre(HasSubstr("parallel.tensor: 2 needs 2 ranks, but this version runs one"),
+                          HasSubstr("parallel.context: 3 needs 3 ranks"),
+                          HasSubstr("parallel.data: 4 needs 4 ranks"),
+                          HasSubstr("numerics.precision: BF16 runs on CUDA devices only"),
+                          HasSubstr("device: CUDA is not in this build"),
+                          HasSubstr("model.reference: reference models come later."),
+                          HasSubstr("model.hf: comes later."),
+                          HasSubstr("limits.watchdog_seconds: the watchdog")));
+}
+
+TEST_F(RunConfigFile, NamesAFaultySet) {
+  EXPECT_THAT(problems(good(), {"seed", "=1", "parallel.tensor=x", "parallel.size=1", "loss=GRPO",
+                                "seed.x=1", "run_dir=", "loss.kind=PPO", "data.epochs="}),
+              ElementsAre("--set seed: should read path.to.field=value.",
+                          "--set =1: should read path.to.field=value.",
+                          "--set parallel.tensor=x: x is not a whole number.",
+                          HasSubstr("--set parallel.size=1: no such field. Fields of parallel:"),
+                          HasSubstr("--set loss=GRPO: loss is a block."),
+                          "--set seed.x=1: seed is not a block.",
+                          HasSubstr("--set loss.kind=PPO: PPO is not one of GRPO, DR_GRPO"),
+                          "--set data.epochs=: nothing is not a whole number.",
+                          HasSubstr("--set run_dir=: empty.")));
+}
+
+TEST_F(RunConfigFile, ThatDoesNotExistIsNamed) {
+  EXPECT_THROW(load_run_config(dir_ / "no.textproto", {}, RunConfigUse::kTrain), ConfigError);
+  EXPECT_THROW(load_run_config(dir_.path(), {}, RunConfigUse::kTrain), ConfigError);
+}
+
+TEST_F(RunConfigFile, LetsARunGoOnWithOtherLimitsButNotWithAnotherLoss) {
+  const auto before = load(good()).text;
+  EXPECT_THAT(changes_that_forbid_resume(
+                  before,
+                  load(good("limits { max_steps: 9 } checkpoint { every_steps: 2 } "
+                            "threads_per_rank: 1 batching { sharing: REPEATED } "
+                            "numerics { recompute: BLOCK } device: CPU run_dir: \"moved\""))
+                      .text,
+                  "step_1.h5"),
+              IsEmpty());
+  EXPECT_THAT(changes_that_forbid_resume(
+                  before,
+                  load(good("seed: 7 loss { clip_low: 0.3 } numerics { precision: F64 } "
+                            "optimizer { total_steps: 4 }"))
+                      .text,
+                  "step_1.h5"),
+              ElementsAre(HasSubstr("step_1.h5: seed = 1 cannot change to 7"),
+                          HasSubstr("loss.clip_low = 0.2 cannot change to 0.3"),
+                          HasSubstr("optimizer.total_steps = not set cannot change to 4"),
+                          HasSubstr("numerics.precision = F32 cannot change to F64")));
+}
+
+TEST(ScoreConfig, TakesGridNumericsAndBatchingOnly) {
+  EXPECT_EQ(make_score_config({"", "f64", "auto"}, {}).precision, DType::kF64);
+  EXPECT_THAT(make_score_config({"", "", "auto"}, {}).text, HasSubstr("sharing: GROUPED"));
+  EXPECT_THAT(make_score_config({"repeated", "", "cpu"}, {}).text, HasSubstr("sharing: REPEATED"));
+  try {
+    make_score_config({"grouped", "bf16", "cuda"},
+                      {"batching.sharing=REPEATED", "loss.kind=SFT", "parallel.tensor=2",
+                       "batching.max_rows_per_microbatch=0"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.problems(),
+                ElementsAre(HasSubstr("--set loss.kind=SFT: coppice score takes fields of"),
+                            HasSubstr("--sharing grouped and --set batching.sharing=REPEATED say"),
+                            HasSubstr("--set parallel.tensor=2: 2 needs 2 ranks"),
+                            HasSubstr("--precision bf16: BF16 runs on CUDA"),
+                            HasSubstr("--device cuda: CUDA is not in this build"),
+                            HasSubstr("--set batching.max_rows_per_microbatch=0: 0 is too small")));
+  }
+}
+
+}  // namespace
+}  // namespace coppice::test
