@@ -1,0 +1,54 @@
+#pragma once
+// What column- and row-parallel linears have in common: their configuration, their parameters and
+// the arithmetic of one rank. Which rows or columns of the matrix a rank holds, and the collectives
+// that follow from it, belong to the two layers.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/exec_context.hpp"
+#include "core/tensor.hpp"
+#include "parallel/parameter.hpp"
+
+namespace coppice {
+
+struct LinearPart {
+  std::string name;  ///< Hugging Face name without ".weight", "model.layers.0.self_attn.q_proj"
+  std::int64_t out_features;
+};
+
+/// One matrix multiplication, which may hold several logical linears of the same input.
+struct LinearConfig {
+  std::string name;  ///< of the parameter, "model.layers.0.self_attn.qkv_proj"
+  std::int64_t in_features;
+  std::vector<LinearPart> parts;  ///< stacked by rows of the weight in this order
+  bool bias = false;
+
+  std::int64_t out_features() const;
+};
+
+/// Weight and optional bias, stacked from the parts.
+struct LinearParameters {
+  LinearParameters(const ParameterStorage& storage, const LinearConfig& config);
+
+  Parameter weight;               // [out, in]
+  std::optional<Parameter> bias;  // [out]
+  void collect(std::vector<Parameter*>& parameters);
+};
+
+/// y = x weight^T + bias
+///
+/// Shapes    x [T, in]   y [T, out], rows may be apart
+/// Effects   overwrites y
+/// Repeats   bitwise, for the same thread count and kind of CPU
+/// Oracle    tests/layers/linear_test.cpp
+void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView x,
+                    TensorView y);
+
+/// dx = dy weight;  weight.grad += dy^T x;  bias.grad += sum of dy's rows
+///
+/// Effects   overwrites dx, where one is wanted; gradients of trainable parameters only
+void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
+                     ConstTensorView dy, std::optional<TensorView> dx);
+
+}  // namespace coppice

@@ -1,0 +1,63 @@
+// The table of angles, checks and dispatch of the rotary embedding.
+#include "layers/rope.hpp"
+
+#include <cmath>
+
+namespace coppice {
+namespace {
+
+void rope(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t> positions,
+          TensorView x, RopeDirection direction) {
+  COPPICE_CHECK(x.shape().rank() == 3 && x.shape()[2] == 2 * table.cos().shape()[1],
+                "rope: x {} with a table {}", x.shape(), table.cos().shape());
+  COPPICE_CHECK(x.shape()[0] == std::ssize(positions), "rope: {} positions for x {}",
+                positions.size(), x.shape());
+  COPPICE_CHECK(x.dtype() == table.cos().dtype(), "rope: x is {}, the table {}", name_of(x.dtype()),
+                name_of(table.cos().dtype()));
+  for (const auto position : positions) {
+    COPPICE_CHECK(position >= 0 && position < table.positions(), "rope: position {} of {}",
+                  position, table.positions());
+  }
+  switch (ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::rope(ctx, table, positions, x, direction);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) return cuda::rope(ctx, table, positions, x, direction);
+      break;
+  }
+  throw_no_backend("rope", ctx.device());
+}
+
+}  // namespace
+
+RopeTable::RopeTable(Memory& memory, DType dtype, const RopeConfig& config, std::int64_t head_dim,
+                     std::int64_t positions)
+    : cos_(memory, dtype, Shape({positions, head_dim / 2}), "rope_table"),
+      sin_(memory, dtype, Shape({positions, head_dim / 2}), "rope_table") {
+  const auto frequencies = rope_frequencies(config, head_dim);
+  const double factor = rope_attention_factor(config);
+  const auto pairs = std::ssize(frequencies);
+  visit_float(dtype, [&]<class T>(TypeTag<T>) {
+    T* cosines = cos_.view().data<T>();
+    T* sines = sin_.view().data<T>();
+    for (std::int64_t p = 0; p < positions; ++p) {
+      for (std::int64_t i = 0; i < pairs; ++i) {
+        const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
+        cosines[p * pairs + i] = static_cast<T>(factor * std::cos(angle));
+        sines[p * pairs + i] = static_cast<T>(factor * std::sin(angle));
+      }
+    }
+  });
+}
+
+void rope_forward(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t> positions,
+                  TensorView x) {
+  rope(ctx, table, positions, x, RopeDirection::kForward);
+}
+
+void rope_backward(ExecContext& ctx, const RopeTable& table,
+                   std::span<const std::int32_t> positions, TensorView dx) {
+  rope(ctx, table, positions, dx, RopeDirection::kBackward);
+}
+
+}  // namespace coppice

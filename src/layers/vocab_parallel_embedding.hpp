@@ -1,0 +1,57 @@
+#pragma once
+// Token ids to rows of the embedding matrix, and back. Under tensor parallelism each rank will hold
+// a run of the vocabulary; this version holds all of it.
+#include <span>
+
+#include "core/exec_context.hpp"
+#include "core/tensor.hpp"
+#include "parallel/parallel_context.hpp"
+#include "parallel/parameter.hpp"
+
+namespace coppice {
+
+/// y[t] = weight[token_ids[t]].
+///
+/// Shapes    weight [V, N]   token_ids [T]   y [T, N]
+/// Errors    ContractError if shapes or dtypes disagree, or an id is outside the vocabulary
+void embedding_forward(ExecContext& ctx, ConstTensorView weight,
+                       std::span<const std::int32_t> token_ids, TensorView y);
+
+/// dweight[v] += sum of dy[t] over the rows with token v, in row order.
+///
+/// Repeats   bitwise, for any thread count, however often a token comes
+void embedding_backward(ExecContext& ctx, std::span<const std::int32_t> token_ids,
+                        ConstTensorView dy, TensorView dweight);
+
+class VocabParallelEmbedding {
+ public:
+  /// `name` is the Hugging Face name without ".weight", "model.embed_tokens".
+  VocabParallelEmbedding(const ParallelContext& parallel, const ParameterStorage& storage,
+                         const std::string& name, std::int64_t vocab_size,
+                         std::int64_t hidden_size);
+
+  void forward(ExecContext& ctx, std::span<const std::int32_t> token_ids, TensorView y) const;
+  void backward(ExecContext& ctx, std::span<const std::int32_t> token_ids, ConstTensorView dy);
+
+  void collect(std::vector<Parameter*>& parameters) { parameters.push_back(&weight_); }
+  Parameter& weight() { return weight_; }
+  const Parameter& weight() const { return weight_; }
+
+ private:
+  Parameter weight_;  // [V, N]
+};
+
+namespace cpu {
+void embedding_forward(ExecContext& ctx, ConstTensorView weight,
+                       std::span<const std::int32_t> token_ids, TensorView y);
+void embedding_backward(ExecContext& ctx, std::span<const std::int32_t> token_ids,
+                        ConstTensorView dy, TensorView dweight);
+}  // namespace cpu
+namespace cuda {
+void embedding_forward(ExecContext& ctx, ConstTensorView weight,
+                       std::span<const std::int32_t> token_ids, TensorView y);
+void embedding_backward(ExecContext& ctx, std::span<const std::int32_t> token_ids,
+                        ConstTensorView dy, TensorView dweight);
+}  // namespace cuda
+
+}  // namespace coppice
