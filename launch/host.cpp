@@ -1,6 +1,7 @@
 #include "launch/host.hpp"
 
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,5 +24,11 @@ int available_cores() {
 }
 
 bool shows_progress_bar() { return isatty(STDERR_FILENO) == 1; }
+
+int terminal_width() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
 
 }  // namespace coppice

@@ -13,4 +13,7 @@ int available_cores();
 /// True if standard error is a terminal (then long work shows a bar, else one line per step).
 bool shows_progress_bar();
 
+/// Columns of the terminal at standard error; 80 where it does not say.
+int terminal_width();
+
 }  // namespace coppice

@@ -1,0 +1,68 @@
+#include "launch/progress.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "launch/host.hpp"
+
+namespace coppice {
+
+std::string readable_duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
+  if (whole >= 3600) return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+  if (whole >= 60) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} s", whole);
+}
+
+Progress::Progress(std::string unit, std::int64_t total, std::int64_t done)
+    : unit_(std::move(unit)),
+      total_(total),
+      first_(done),
+      bar_(shows_progress_bar()),
+      begin_(std::chrono::steady_clock::now()) {}
+
+Progress::~Progress() {
+  if (bar_shown_) fmt::print(stderr, "\n");
+}
+
+void Progress::update(std::int64_t done, std::string_view text) {
+  const std::string counted = fmt::format("{} {} of {}", unit_, done, total_);
+  if (!bar_) {
+    fmt::print(stderr, "{}{}{}\n", counted, text.empty() ? "" : "  ", text);
+    return;
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double rate = seconds > 0 ? static_cast<double>(done - first_) / seconds : 0.0;
+  const double share =
+      total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0)
+                 : 1.0;
+  constexpr int kWidth = 24;
+  const int filled = static_cast<int>(share * kWidth);
+  const std::string left =
+      rate > 0 ? readable_duration(static_cast<double>(total_ - done) / rate) : "?";
+  std::string line = fmt::format("[{}{}] {}  {:.3g} {}s/s  {} left{}{}", std::string(filled, '#'),
+                                 std::string(kWidth - filled, '.'), counted, rate, unit_, left,
+                                 text.empty() ? "" : "  ", text);
+  // A line that wraps could not be cleared.
+  line.resize(std::min(line.size(), static_cast<std::size_t>(terminal_width() - 1)));
+  clear_bar();
+  fmt::print(stderr, "{}", line);
+  std::fflush(stderr);
+  bar_shown_ = true;
+}
+
+void Progress::note(std::string_view line) {
+  clear_bar();
+  fmt::print(stderr, "{}\n", line);
+}
+
+void Progress::clear_bar() {
+  if (bar_shown_) fmt::print(stderr, "\r\x1b[K");
+  bar_shown_ = false;
+}
+
+}  // namespace coppice

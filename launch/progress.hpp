@@ -1,0 +1,39 @@
+#pragma once
+// How far long work is, on standard error: a bar with rate and time left on a terminal, elsewhere
+// one line per step. The only place that writes progress; results go to standard output.
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace coppice {
+
+class Progress {
+ public:
+  /// `unit` is what is counted, in the singular: "step", "group". `done` is where the work starts.
+  Progress(std::string unit, std::int64_t total, std::int64_t done = 0);
+  /// Ends the bar's line.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// `done` of the total are done; `text` is what else to say about this one.
+  void update(std::int64_t done, std::string_view text = {});
+  /// A line of its own, above the bar.
+  void note(std::string_view line);
+
+ private:
+  void clear_bar();
+
+  std::string unit_;
+  std::int64_t total_;
+  std::int64_t first_;
+  bool bar_;
+  bool bar_shown_ = false;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// "2 h 03 min", "4 min 05 s", "7 s"
+std::string readable_duration(double seconds);
+
+}  // namespace coppice
