@@ -1,0 +1,93 @@
+#include "model/config_fields.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace coppice {
+namespace {
+
+// Beyond it no size is a real one, and products of sizes could leave 64 bits.
+constexpr std::int64_t kLargestSize = std::numeric_limits<std::int32_t>::max();
+
+// A value as the user wrote it, shortened where it is a whole object.
+std::string shown(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+}  // namespace
+
+const nlohmann::json* ConfigFields::find(std::string_view name) const {
+  const auto field = object_.find(name);
+  return field == object_.end() || field->is_null() ? nullptr : &*field;
+}
+
+bool ConfigFields::is_null(std::string_view name) const {
+  const auto field = object_.find(name);
+  return field != object_.end() && field->is_null();
+}
+
+std::string ConfigFields::place(std::string_view name) const {
+  return fmt::format("{}: {}{}", file_, prefix_, name);
+}
+
+void ConfigFields::refuse(std::string_view name, std::string_view why,
+                          std::string_view what_to_do) const {
+  const auto field = object_.find(name);
+  problems_.add("{} {} ({}). {}", place(name),
+                field == object_.end() ? "is missing" : "= " + shown(*field), why, what_to_do);
+}
+
+std::int64_t ConfigFields::size(std::string_view name, std::optional<std::int64_t> fallback) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr && fallback && !is_null(name)) return *fallback;
+  if (value != nullptr && value->is_number_integer()) {
+    const bool fits = value->is_number_unsigned()
+                          ? value->get<std::uint64_t>() <= std::uint64_t{kLargestSize}
+                          : value->get<std::int64_t>() > 0;
+    if (fits && value->get<std::int64_t>() > 0) return value->get<std::int64_t>();
+  }
+  refuse(name, fmt::format("it must be a whole number from 1 to {}", kLargestSize),
+         "Take config.json from the model's own directory.");
+  return fallback.value_or(1);
+}
+
+double ConfigFields::number(std::string_view name, std::optional<double> fallback) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr && fallback && !is_null(name)) return *fallback;
+  if (value != nullptr && value->is_number() && std::isfinite(value->get<double>())) {
+    return value->get<double>();
+  }
+  refuse(name, "it must be a number", "Take config.json from the model's own directory.");
+  return fallback.value_or(1.0);
+}
+
+double ConfigFields::positive(std::string_view name, std::optional<double> fallback) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr && fallback && !is_null(name)) return *fallback;
+  if (value != nullptr && value->is_number() && std::isfinite(value->get<double>()) &&
+      value->get<double>() > 0) {
+    return value->get<double>();
+  }
+  refuse(name, "it must be a number above 0", "Take config.json from the model's own directory.");
+  return fallback.value_or(1.0);
+}
+
+bool ConfigFields::boolean(std::string_view name, bool fallback) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr && !is_null(name)) return fallback;
+  if (value != nullptr && value->is_boolean()) return value->get<bool>();
+  refuse(name, "it must be true or false", "Take config.json from the model's own directory.");
+  return fallback;
+}
+
+std::string ConfigFields::string(std::string_view name, std::string fallback) const {
+  const nlohmann::json* value = find(name);
+  if (value == nullptr && !is_null(name)) return fallback;
+  if (value != nullptr && value->is_string()) return value->get<std::string>();
+  refuse(name, "it must be a string", "Take config.json from the model's own directory.");
+  return fallback;
+}
+
+}  // namespace coppice
