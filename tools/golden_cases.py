@@ -163,7 +163,7 @@ CASES = (
         "qwen2_tied_bf16",
         "Dr. GRPO with dual clip; weights stored as bf16; warm-up and cosine",
         qwen2(tie_word_embeddings=True, **old_spelling("bfloat16")),
-        Loss(kind="DR_GRPO", dual_clip=1.5, max_response_length=8),
+        Loss(kind="DR_GRPO", dual_clip=1.2, max_response_length=8),
         Optimizer(schedule="COSINE", warmup_steps=1, total_steps=4),
         stored="BF16",
     ),
