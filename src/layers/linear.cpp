@@ -52,7 +52,7 @@ void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensor
   if (weight.trainable) {
     gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = 1.0});  // dW += dy^T x
   }
-  if (dx) gemm(ctx, dy, weight.value, *dx);
+  if (dx) gemm(ctx, dy, weight.value, *dx);  // last, because dx may be x
 }
 
 }  // namespace coppice

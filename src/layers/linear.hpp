@@ -47,7 +47,8 @@ void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstT
 
 /// dx = dy weight;  weight.grad += dy^T x;  bias.grad += sum of dy's rows
 ///
-/// Effects   overwrites dx, where one is wanted; gradients of trainable parameters only
+/// Effects   overwrites dx, where one is wanted, which may be x itself (x is read before); adds to
+///           the gradients of trainable parameters only
 void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
                      ConstTensorView dy, std::optional<TensorView> dx);
 

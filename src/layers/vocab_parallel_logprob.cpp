@@ -1,0 +1,224 @@
+// The head's chunks: one loop for statistics, one for gradients, one for both, all from the same
+// three steps. Only the steps on a chunk's logits differ between devices.
+#include "layers/vocab_parallel_logprob.hpp"
+
+#include <algorithm>
+
+#include "core/gemm.hpp"
+
+namespace coppice {
+namespace {
+
+struct Head {
+  ExecContext& ctx;
+  ConstTensorView x, weight;
+  const HeadEdges& edges;
+  double temperature;
+  std::int64_t chunk_rows;
+
+  std::int64_t rows() const { return edges.row_count(); }
+  std::int64_t rows_from(std::int64_t begin) const { return std::min(chunk_rows, rows() - begin); }
+  std::int64_t first_edge(std::int64_t row) const {
+    return edges.edge_begin[static_cast<std::size_t>(row)];
+  }
+  std::int64_t edges_of(std::int64_t begin, std::int64_t count) const {
+    return first_edge(begin + count) - first_edge(begin);
+  }
+};
+
+/// The part of a span over all edges that belongs to a chunk.
+template <class T>
+std::span<T> of_chunk(const Head& head, std::span<T> all, std::int64_t begin, std::int64_t count) {
+  return all.subspan(static_cast<std::size_t>(head.first_edge(begin)),
+                     static_cast<std::size_t>(head.edges_of(begin, count)));
+}
+
+Head checked(ExecContext& ctx, ConstTensorView x, ConstTensorView weight, const HeadEdges& edges,
+             double temperature, std::int64_t chunk_rows, std::optional<std::int64_t> vocab_size) {
+  const auto vocabulary = vocab_size.value_or(weight.shape()[0]);
+  COPPICE_CHECK(x.shape().rank() == 2 && weight.shape().rank() == 2 &&
+                    x.shape()[1] == weight.shape()[1] && x.dtype() == weight.dtype(),
+                "logprob: x {} {} for weight {} {}", name_of(x.dtype()), x.shape(),
+                name_of(weight.dtype()), weight.shape());
+  COPPICE_CHECK(x.shape()[0] == edges.row_count() && edges.edge_begin.front() == 0 &&
+                    edges.edge_begin.back() == edges.edge_count(),
+                "logprob: x {} for {} head rows with {} edges", x.shape(), edges.row_count(),
+                edges.edge_count());
+  COPPICE_CHECK(vocabulary > 0 && vocabulary <= weight.shape()[0],
+                "logprob: a vocabulary of {} in weight {}", vocabulary, weight.shape());
+  COPPICE_CHECK(temperature > 0, "logprob: temperature = {}", temperature);
+  COPPICE_CHECK(chunk_rows > 0, "logprob: chunk_rows = {}", chunk_rows);
+  for (const auto target : edges.targets) {
+    COPPICE_CHECK(target >= 0 && target < vocabulary, "logprob: target {} of a vocabulary of {}",
+                  target, vocabulary);
+  }
+  return {ctx, x, weight.rows(0, vocabulary), edges, temperature, chunk_rows};
+}
+
+void check_sizes(const Head& head, std::size_t first, std::size_t second) {
+  const auto count = static_cast<std::size_t>(head.edges.edge_count());
+  COPPICE_CHECK(first == count && second == count, "logprob: spans of {} and {} for {} edges",
+                first, second, count);
+}
+
+void check_gradients(const Head& head, TensorView dx, std::optional<TensorView>& dweight) {
+  COPPICE_CHECK(dx.spec() == head.x.spec(), "logprob: dx {} for x {}", dx.shape(), head.x.shape());
+  if (!dweight) return;
+  COPPICE_CHECK(dweight->shape().rank() == 2 && dweight->dtype() == head.weight.dtype() &&
+                    dweight->shape()[1] == head.weight.shape()[1] &&
+                    dweight->shape()[0] >= head.weight.shape()[0],
+                "logprob: dweight {} for weight {}", dweight->shape(), head.weight.shape());
+  dweight = dweight->rows(0, head.weight.shape()[0]);
+}
+
+LogitChunk logits_of(const Head& head, ScratchScope& scratch, std::int64_t begin) {
+  const auto rows = head.rows_from(begin);
+  LogitChunk chunk{.logits = scratch.lease(head.x.dtype(), {rows, head.weight.shape()[0]}),
+                   .statistics = scratch.lease(DType::kF64, {rows, 3}),
+                   .row_begin = begin,
+                   .temperature = head.temperature};
+  gemm(head.ctx, head.x.rows(begin, rows), head.weight, chunk.logits, {.b = Transpose::kYes});
+  return chunk;
+}
+
+void statistics(const Head& head, const LogitChunk& chunk, std::span<double> logprobs,
+                std::span<double> entropies) {
+  switch (head.ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::logprob_statistics(head.ctx, head.edges, chunk, logprobs, entropies);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) {
+        return cuda::logprob_statistics(head.ctx, head.edges, chunk, logprobs, entropies);
+      }
+      break;
+  }
+  throw_no_backend("logprob_statistics", head.ctx.device());
+}
+
+void gradient(const Head& head, const LogitChunk& chunk, std::span<const double> c,
+              std::span<const double> e) {
+  switch (head.ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::logprob_gradient(head.ctx, head.edges, chunk, c, e);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) {
+        return cuda::logprob_gradient(head.ctx, head.edges, chunk, c, e);
+      }
+      break;
+  }
+  throw_no_backend("logprob_gradient", head.ctx.device());
+}
+
+/// From a chunk's statistics and coefficients to dx and dweight.
+void backward_chunk(const Head& head, const LogitChunk& chunk, std::span<const double> c,
+                    std::span<const double> e, TensorView dx,
+                    const std::optional<TensorView>& dweight) {
+  const auto rows = chunk.logits.shape()[0];
+  gradient(head, chunk, c, e);
+  gemm(head.ctx, chunk.logits, head.weight, dx.rows(chunk.row_begin, rows));
+  if (dweight) {
+    gemm(head.ctx, chunk.logits, head.x.rows(chunk.row_begin, rows), *dweight,
+         {.a = Transpose::kYes, .beta = 1.0});
+  }
+}
+
+std::int64_t most_edges(const HeadEdges& edges, std::int64_t chunk_rows) {
+  std::int64_t most = 0;
+  for (std::int64_t begin = 0; begin < edges.row_count(); begin += chunk_rows) {
+    const auto end = std::min(begin + chunk_rows, edges.row_count());
+    most = std::max(most, edges.edge_begin[static_cast<std::size_t>(end)] -
+                              edges.edge_begin[static_cast<std::size_t>(begin)]);
+  }
+  return most;
+}
+
+std::span<double> doubles(TensorView row) {
+  return {row.data<double>(), static_cast<std::size_t>(row.numel())};
+}
+
+}  // namespace
+
+HeadEdges::HeadEdges(std::span<const PredictionEdge> edges) {
+  for (const auto& edge : edges) {
+    COPPICE_CHECK(rows.empty() || rows.back() <= edge.row, "an edge of row {} after row {}",
+                  edge.row, rows.back());
+    if (rows.empty() || rows.back() != edge.row) {
+      rows.push_back(edge.row);
+      edge_begin.push_back(std::ssize(targets));
+    }
+    targets.push_back(edge.target);
+  }
+  edge_begin.push_back(std::ssize(targets));
+}
+
+void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
+                     const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
+                     std::span<double> logprobs, std::span<double> entropies,
+                     std::optional<std::int64_t> vocab_size) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+  check_sizes(head, logprobs.size(), entropies.size());
+  for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
+    ScratchScope scratch(ctx.scratch);
+    const LogitChunk chunk = logits_of(head, scratch, begin);
+    statistics(head, chunk, logprobs, entropies);
+  }
+}
+
+void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
+                      const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
+                      std::span<const double> c, std::span<const double> e, TensorView dx,
+                      std::optional<TensorView> dweight, std::optional<std::int64_t> vocab_size) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+  check_sizes(head, c.size(), e.size());
+  check_gradients(head, dx, dweight);
+  for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
+    ScratchScope scratch(ctx.scratch);
+    const LogitChunk chunk = logits_of(head, scratch, begin);
+    statistics(head, chunk, {}, {});
+    const auto rows = head.rows_from(begin);
+    backward_chunk(head, chunk, of_chunk(head, c, begin, rows), of_chunk(head, e, begin, rows), dx,
+                   dweight);
+  }
+}
+
+void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
+                              const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
+                              const EdgeCoefficients& coefficients, std::span<double> logprobs,
+                              std::span<double> entropies, TensorView dx,
+                              std::optional<TensorView> dweight,
+                              std::optional<std::int64_t> vocab_size) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+  check_sizes(head, logprobs.size(), entropies.size());
+  check_gradients(head, dx, dweight);
+  for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
+    ScratchScope scratch(ctx.scratch);
+    const LogitChunk chunk = logits_of(head, scratch, begin);
+    statistics(head, chunk, logprobs, entropies);
+    const auto rows = head.rows_from(begin), edge_count = head.edges_of(begin, rows);
+    const TensorView coefficient_rows = scratch.lease(DType::kF64, {2, edge_count});
+    const auto c = doubles(coefficient_rows.rows(0, 1)), e = doubles(coefficient_rows.rows(1, 1));
+    std::fill(c.begin(), c.end(), 0.0);
+    std::fill(e.begin(), e.end(), 0.0);
+    coefficients(head.first_edge(begin), of_chunk(head, logprobs, begin, rows),
+                 of_chunk(head, entropies, begin, rows), c, e);
+    backward_chunk(head, chunk, c, e, dx, dweight);
+  }
+}
+
+std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_size,
+                                std::int64_t logit_bytes) {
+  const auto most = std::max<std::int64_t>(1, logit_bytes / (vocab_size * size_of(dtype)));
+  const auto chunks = std::max<std::int64_t>(1, (rows + most - 1) / most);
+  return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);
+}
+
+std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int64_t vocab_size,
+                                   std::int64_t chunk_rows) {
+  const auto rows = std::min(chunk_rows, edges.row_count());
+  if (rows == 0) return 0;
+  return Arena::leased_bytes(dtype, {rows, vocab_size}) +
+         Arena::leased_bytes(DType::kF64, {rows, 3}) +
+         Arena::leased_bytes(DType::kF64, {2, most_edges(edges, chunk_rows)});
+}
+
+}  // namespace coppice
