@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "rl/atomic_file.hpp"
+#include "checkpoint/pending_file.hpp"
 
 namespace coppice {
 namespace {
@@ -26,6 +26,24 @@ std::string array_of(std::span<const double> values, const Group& group, std::si
   }
   return text += "]";
 }
+
+// A text file under construction; it appears when finish() is called, or never.
+class TextFile {
+ public:
+  explicit TextFile(const std::filesystem::path& path)
+      : pending_(path), out_(pending_.temporary(), std::ios::binary) {}
+
+  void write(std::string_view text) { out_.write(text.data(), std::ssize(text)); }
+  void finish() {
+    out_.close();
+    if (!out_) throw IoError(fmt::format("{}: writing failed.", pending_.target().string()));
+    pending_.commit();
+  }
+
+ private:
+  PendingFile pending_;
+  std::ofstream out_;
+};
 
 // A place of a line where text goes: [begin, end) is replaced.
 struct Edit {
@@ -88,7 +106,7 @@ void write_scores(const std::filesystem::path& path, std::span<const Group> grou
                   std::span<const GroupScores> scores) {
   COPPICE_CHECK(groups.size() == scores.size(), "{} groups, {} scores", groups.size(),
                 scores.size());
-  AtomicFile file(path);
+  TextFile file(path);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     std::string line =
         fmt::format("{{\"group\": {}, \"responses\": [", nlohmann::json(groups[g].name).dump());
@@ -100,7 +118,7 @@ void write_scores(const std::filesystem::path& path, std::span<const Group> grou
     }
     file.write(line += "]}\n");
   }
-  file.commit();
+  file.finish();
 }
 
 void fill_rollouts(const std::filesystem::path& source, const std::filesystem::path& path,
@@ -116,7 +134,7 @@ void fill_rollouts(const std::filesystem::path& source, const std::filesystem::p
   };
   std::ifstream in(source, std::ios::binary);
   if (!in) throw changed();
-  AtomicFile out(path);
+  TextFile out(path);
   FieldFinder finder;
   std::string line;
   std::size_t g = 0;
@@ -143,7 +161,7 @@ void fill_rollouts(const std::filesystem::path& source, const std::filesystem::p
     if (ends) out.write("\n");
   }
   if (g != groups.size()) throw changed();
-  out.commit();
+  out.finish();
 }
 
 }  // namespace coppice
