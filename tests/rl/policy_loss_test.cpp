@@ -298,7 +298,9 @@ TEST_P(PolicyLossGradient, CoefficientsEqualFiniteDifferences) {
     EXPECT_NEAR(at.c[t], difference(&Case::logprobs, t), tolerance) << t;
     EXPECT_NEAR(at.e[t], difference(&Case::entropies, t), tolerance) << t;
   }
-  if (traits_of(kind).uses_advantages) EXPECT_GT(at.sums.clipped, 3);
+  if (traits_of(kind).uses_advantages) {
+    EXPECT_GT(at.sums.clipped, 3);
+  }
 }
 
 std::string combination_name(const testing::TestParamInfo<Combination>& info) {
