@@ -242,12 +242,13 @@ CASES = (
         "llama_yarn_factor",
         "yarn with an attention factor given",
         llama_rope(
+            max_position_embeddings=1024,
             **new_spelling(
                 rope_type="yarn",
                 factor=2.0,
                 attention_factor=0.9,
-                original_max_position_embeddings=128,
-            )
+                original_max_position_embeddings=512,
+            ),
         ),
         Loss(kind="GRPO"),
         ref_logprobs=False,
