@@ -79,8 +79,9 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The whole logical tensor `dataset`, stored as `stored` (rounded to nearest even).
-  void write(const std::string& dataset, DType stored, ConstTensorView values);
+  /// One rectangle of the logical tensor `dataset`, contiguous, stored as `stored` (rounded to
+  /// nearest even). Rectangles of one tensor come in any order; together they must fill it.
+  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values);
   void commit();
 
  private:
@@ -114,11 +115,11 @@ class CheckpointReader {
   /// extra in a group that `wanted` names, of another shape or of no float type, wrong checksums;
   /// if anything is wrong, all of it is told and nothing is loaded.
   void read(std::span<const StateTensor> wanted) const;
-  /// The elements of one dataset as stored, `count` of them from flat index `begin`.
+  /// Rows [begin, begin + count) (axis 0) of one dataset as stored; a scalar is one row.
   void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,
                    std::byte* target) const;
-  /// Compares every dataset with its checksum.
-  void verify() const;
+  /// Compares every dataset with its checksum; read() then need not do it again.
+  void verify();
 
  private:
   struct State;

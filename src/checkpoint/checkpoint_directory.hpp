@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.hpp"
+
 namespace coppice {
 
 /// "step_00000010.h5"
@@ -16,11 +18,11 @@ std::string checkpoint_file_name(std::int64_t step);
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& directory);
 
 struct NewestCheckpoint {
-  std::optional<std::filesystem::path> path;
-  std::vector<std::string> passed_over;  ///< one line for each newer file that is damaged
+  std::optional<CheckpointReader> reader;  ///< of that file; its values are verified already
+  std::vector<std::string> passed_over;    ///< one line for each newer file that is damaged
 };
 
-/// The newest checkpoint that is whole: every checksum is compared.
+/// The newest checkpoint that is whole: every checksum is compared. Nothing where there is none.
 NewestCheckpoint find_newest_valid_checkpoint(const std::filesystem::path& directory);
 
 /// Removes all but the newest `keep` checkpoints, and temporary files that dead runs left. 0 keeps

@@ -210,8 +210,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   const std::string file = path_.string();
   descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) {
-    throw IoError(
-        fmt::format("{}: cannot be opened: {}.", file, std::generic_category().message(errno)));
+    throw DataError(
+        {fmt::format("{}: cannot be opened: {}.", file, std::generic_category().message(errno))});
   }
   try {
     struct stat status {};

@@ -36,7 +36,7 @@ struct SafetensorsEntry {
 /// One open file.
 ///
 /// Memory    its header; tensors are read where the caller wants them
-/// Errors    DataError listing every problem of the header; IoError where it cannot be read
+/// Errors    DataError listing every problem of the header; IoError where the disk fails
 /// Source    github.com/huggingface/safetensors, README, "Format"
 /// Oracle    tests/checkpoint/safetensors_test.cpp: files laid out byte by byte there
 class SafetensorsFile {

@@ -11,7 +11,9 @@ namespace coppice {
 std::string read_small_file(const std::filesystem::path& path, std::int64_t most_bytes) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
-  if (error) throw IoError(fmt::format("{}: cannot be read: {}.", path.string(), error.message()));
+  if (error) {
+    throw DataError({fmt::format("{}: cannot be read: {}.", path.string(), error.message())});
+  }
   if (bytes > static_cast<std::uintmax_t>(most_bytes)) {
     throw DataError({fmt::format("{}: has {} bytes; at most {} are read from a file of its kind.",
                                  path.string(), bytes, most_bytes)});

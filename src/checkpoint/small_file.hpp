@@ -6,8 +6,8 @@
 
 namespace coppice {
 
-/// Errors    IoError where it cannot be read; DataError above `most_bytes`, so that a wrong file
-///           given by mistake does not fill the memory
+/// Errors    DataError where there is no such file, or it has more than `most_bytes` (a wrong file
+///           given by mistake must not fill the memory); IoError where it cannot be read to its end
 std::string read_small_file(const std::filesystem::path& path,
                             std::int64_t most_bytes = std::int64_t{1} << 30);
 

@@ -1,0 +1,74 @@
+#include "checkpoint/checkpoint_directory.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <ranges>
+#include <system_error>
+
+#include "checkpoint/pending_file.hpp"
+#include "core/error.hpp"
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::int64_t> step_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_", kSuffix = ".h5";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  const char* begin = name.data() + kPrefix.size();
+  const char* end = name.data() + name.size() - kSuffix.size();
+  std::int64_t step = 0;
+  const auto [stop, error] = std::from_chars(begin, end, step);
+  if (error != std::errc{} || stop != end || checkpoint_file_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+std::string checkpoint_file_name(std::int64_t step) { return fmt::format("step_{:08}.h5", step); }
+
+std::vector<fs::path> list_checkpoints(const fs::path& directory) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code no_directory;
+  for (const auto& entry : fs::directory_iterator(directory, no_directory)) {
+    if (const auto step = step_of(entry.path().filename().string())) {
+      found.emplace_back(*step, entry.path());
+    }
+  }
+  std::ranges::sort(found);
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory) {
+  NewestCheckpoint newest;
+  for (const auto& path : list_checkpoints(directory) | std::views::reverse) {
+    try {
+      CheckpointReader reader(path);
+      reader.verify();
+      newest.reader = std::move(reader);
+      break;
+    } catch (const InputError& error) {
+      const auto count = error.problems().size();
+      newest.passed_over.push_back(fmt::format(
+          "passed over {}: {}{}", path.string(), error.problems().front(),
+          count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
+    }
+  }
+  return newest;
+}
+
+void remove_old_checkpoints(const fs::path& directory, std::int64_t keep) {
+  remove_leftovers(directory);
+  if (keep <= 0) return;
+  const auto paths = list_checkpoints(directory);
+  for (std::int64_t i = 0; i + keep < std::ssize(paths); ++i) {
+    std::error_code ignored;  // an old file that stays harms nobody
+    fs::remove(paths[static_cast<std::size_t>(i)], ignored);
+  }
+}
+
+}  // namespace coppice

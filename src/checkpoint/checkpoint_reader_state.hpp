@@ -1,0 +1,33 @@
+#pragma once
+// What an open checkpoint knows, shared by the two files that implement its reader: one opens and
+// lists, the other reads values. Nobody else includes this.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/hdf5_file.hpp"
+#include "core/error.hpp"
+
+namespace coppice {
+
+struct CheckpointFile {
+  std::filesystem::path path;
+  Hdf5File file;
+  CheckpointHeader header = {};
+  std::vector<StoredTensor> tensors = {};
+  std::map<std::string, std::uint64_t> checksums = {};
+  std::vector<std::string> notices = {};
+  bool verified = false;
+
+  /// Adds a problem unless `bytes` has the checksum of `dataset` (or the file has none at all).
+  void check_bytes(const std::string& dataset, const std::string& bytes, Problems& problems) const;
+  /// The same for a tensor, read in blocks.
+  void check_values(const StoredTensor& tensor, Problems& problems) const;
+};
+
+struct CheckpointReader::State : CheckpointFile {
+  explicit State(CheckpointFile&& opened) : CheckpointFile(std::move(opened)) {}
+};
+
+}  // namespace coppice

@@ -1,0 +1,41 @@
+#pragma once
+// What the files that speak to HDF5 share: identifiers that close themselves, the library's own
+// reason for a failure, and the types that stand for ours. Only hdf5_*.cpp include this.
+#include <hdf5.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/dtype.hpp"
+
+namespace coppice::hdf5 {
+
+/// Owns one identifier of any kind but a file.
+class Handle {
+ public:
+  explicit Handle(hid_t id) : id_(id) {}
+  ~Handle() {
+    if (id_ >= 0) H5Idec_ref(id_);
+  }
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)) {}
+  Handle& operator=(Handle&&) = delete;
+  operator hid_t() const { return id_; }  // NOLINT: handed to the library everywhere
+
+ private:
+  hid_t id_;
+};
+
+/// "FILE: OBJECT: WHAT: the library's innermost reason." as a DataError / an IoError.
+[[noreturn]] void throw_reading(const std::filesystem::path& file, const std::string& object,
+                                std::string_view what);
+[[noreturn]] void throw_writing(const std::filesystem::path& file, const std::string& object,
+                                std::string_view what);
+
+/// The file type of a tensor's elements, which is also the memory type: nothing converts.
+Handle type_of(DType dtype);
+/// A fixed-length UTF-8 string type.
+Handle text_type(std::size_t length);
+
+}  // namespace coppice::hdf5
