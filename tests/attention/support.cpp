@@ -99,6 +99,42 @@ Differences differences(const AttentionData& data, std::vector<std::vector<int>>
           relative_difference(values_of(data.dv), gradients.dv)};
 }
 
+namespace {
+
+/// Calls f(element) on every element of [rows, heads, dim] or [rows, columns], as T.
+template <class T, class View, class F>
+void for_each(const View& x, F&& f) {
+  const auto middle = x.shape().rank() == 3 ? x.shape()[1] : 1;
+  for (std::int64_t i = 0; i < x.shape()[0]; ++i) {
+    for (std::int64_t j = 0; j < middle; ++j) {
+      auto* row = x.template data<T>() + i * x.strides()[0] +
+                  (x.shape().rank() == 3 ? j * x.strides()[1] : 0);
+      for (std::int64_t d = 0; d < x.shape().back(); ++d) f(row[d]);
+    }
+  }
+}
+
+}  // namespace
+
+void copy(ConstTensorView from, TensorView to) {
+  COPPICE_CHECK(from.spec() == to.spec(), "{} copied to {}", from.shape(), to.shape());
+  const auto values = values_of(from);
+  visit_float(to.dtype(), [&]<class T>(TypeTag<T>) {
+    std::size_t i = 0;
+    for_each<T>(to, [&](T& element) { element = static_cast<T>(values[i++]); });
+  });
+}
+
+void fill(TensorView x, double value) {
+  visit_float(x.dtype(), [&]<class T>(TypeTag<T>) {
+    for_each<T>(x, [&](T& element) { element = static_cast<T>(value); });
+  });
+}
+
+std::string dtype_name(const testing::TestParamInfo<DType>& made_for) {
+  return made_for.param == DType::kF64 ? "CpuF64" : "CpuF32";
+}
+
 double tolerance(DType dtype, std::int64_t terms) {
   const double epsilon = dtype == DType::kF64 ? std::numeric_limits<double>::epsilon()
                                               : std::numeric_limits<float>::epsilon();

@@ -1,6 +1,9 @@
 #pragma once
 // Trees, packed numbers and the double reference, put together the way every attention test needs
 // them.
+#include <gtest/gtest.h>
+
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -47,6 +50,13 @@ struct Differences {
   double largest() const;
 };
 Differences differences(const AttentionData& data, std::vector<std::vector<int>> mask);
+
+/// Copies elements between tensors of one shape and dtype, whatever their strides.
+void copy(ConstTensorView from, TensorView to);
+void fill(TensorView x, double value);
+
+/// "CpuF32" or "CpuF64", for INSTANTIATE_TEST_SUITE_P.
+std::string dtype_name(const testing::TestParamInfo<DType>& made_for);
 
 /// c eps sqrt(K) with the project's c = 8: what summing K products may lose.
 double tolerance(DType dtype, std::int64_t terms);

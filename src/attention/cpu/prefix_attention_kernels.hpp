@@ -1,0 +1,77 @@
+#pragma once
+// The vector loops of prefix attention on the CPU: what is left when the matrix multiplications are
+// taken out. They know tiles, not plans.
+//
+// Query rows of one key-value head are *stacked*: row r of a tile is query row r / heads with query
+// head r % heads. One multiplication then serves every head that shares a key, and the rows of a
+// block of query rows lie together.
+#include <cstdint>
+
+namespace coppice::cpu {
+
+/// Rows of score tiles are this many elements apart or a multiple, and so may be read past their
+/// end up to there. Vectors of statistics are padded to it too.
+inline constexpr std::int64_t kTilePadding = 16;
+
+/// Where the seen entries of a tile are. Every stacked row sees the first `full` columns; of the
+/// `square` columns behind them (0: no square) row r sees the first r / heads + 1.
+struct TileShape {
+  std::int64_t rows;
+  std::int64_t heads;
+  std::int64_t full;
+  std::int64_t square;
+  std::int64_t stride;
+
+  std::int64_t columns() const { return full + square; }
+};
+
+// Every function exists for float and double. Sums run in a fixed order per kind of CPU.
+
+/// dst[r] = scale * src row r, stacked: src [rows / heads, heads, dim] with its own row stride.
+void stack_rows(const float* src, std::int64_t src_stride, std::int64_t head_stride,
+                std::int64_t rows, std::int64_t heads, std::int64_t dim, float scale, float* dst);
+void stack_rows(const double* src, std::int64_t src_stride, std::int64_t head_stride,
+                std::int64_t rows, std::int64_t heads, std::int64_t dim, double scale, double* dst);
+
+/// One step of the online softmax: scores become exp(score - max), max and sum go on, and
+/// `correction` is what sums made before must be multiplied by. Unseen entries are not read.
+void softmax_tile(const TileShape& tile, float* scores, float* max, float* sum, float* correction);
+void softmax_tile(const TileShape& tile, double* scores, double* max, double* sum,
+                  double* correction);
+
+/// x[r] *= factor[r]
+void scale_rows(std::int64_t rows, std::int64_t dim, const float* factor, float* x);
+void scale_rows(std::int64_t rows, std::int64_t dim, const double* factor, double* x);
+
+/// scores become p = exp(score - lse); d_probability becomes p (d_probability - delta).
+void gradient_tile(const TileShape& tile, const float* lse, const float* delta, float* scores,
+                   float* d_probability);
+void gradient_tile(const TileShape& tile, const double* lse, const double* delta, double* scores,
+                   double* d_probability);
+
+/// The square's part of `out += W B`: stacked row r adds W[r, j] B[j] for j <= r / heads only, so
+/// that a row behind it cannot reach it, whatever it holds. W is the tile at its column `full`.
+void multiply_square(const TileShape& tile, const float* w, const float* b, std::int64_t b_stride,
+                     std::int64_t dim, float* out);
+void multiply_square(const TileShape& tile, const double* w, const double* b, std::int64_t b_stride,
+                     std::int64_t dim, double* out);
+
+/// The square's part of `out += W^T A`: key row j adds W[r, j] A[r] for r / heads >= j only.
+void multiply_square_transposed(const TileShape& tile, const float* w, const float* a,
+                                std::int64_t dim, float* out);
+void multiply_square_transposed(const TileShape& tile, const double* w, const double* a,
+                                std::int64_t dim, double* out);
+
+/// out[i] = a[i] . b[i] for rows of `dim`; b is stacked, a is not (see stack_rows).
+void row_dots(const float* a, std::int64_t a_stride, std::int64_t head_stride, const float* b,
+              std::int64_t rows, std::int64_t heads, std::int64_t dim, float* out);
+void row_dots(const double* a, std::int64_t a_stride, std::int64_t head_stride, const double* b,
+              std::int64_t rows, std::int64_t heads, std::int64_t dim, double* out);
+
+/// dst[i] = scale * (parts[0][i] + parts[1][i] + ...), parts `part_stride` apart.
+void sum_parts(const float* parts, std::int64_t part_stride, std::int64_t count, std::int64_t n,
+               float scale, float* dst);
+void sum_parts(const double* parts, std::int64_t part_stride, std::int64_t count, std::int64_t n,
+               double scale, double* dst);
+
+}  // namespace coppice::cpu
