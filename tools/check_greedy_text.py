@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Asks a chat model in a Hugging Face directory one question and looks for the answer in its reply.
 
-A model whose rotary rows, tokenizer or chat template went wrong on the way still loads, and babbles;
-this is the check that sees it. Run it with the torch environment:
+A model whose rotary rows, tokenizer or chat template went wrong on the way still loads, and
+babbles; this is the check that sees it. Run it with the torch environment:
 
     "$(tools/venv torch)/bin/python" tools/check_greedy_text.py models/smollm2
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that transformers loads an exported Hugging Face directory and sees the original model in it.
+"""Checks that transformers loads an exported Hugging Face directory and sees the original model in
+it.
 
-Both directories are loaded with AutoModelForCausalLM: no weight may be missing or left over, the configs
-must agree (their dtype aside), and the logits on a few seeded random tokens must be equal bit for bit, or
-within --tolerance (relative L2) where the export has another type or other weights on purpose. Where the
-original has a tokenizer, the export must have it too and split a sentence alike.
+Both directories are loaded with AutoModelForCausalLM: no weight may be missing or left over, the
+configs must agree (their dtype aside), and the logits on a few seeded random tokens must be equal
+bit for bit, or within --tolerance (relative L2) where the export has another type or other weights
+on purpose. Where the original has a tokenizer, the export must have it too and split a sentence
+alike.
 
     "$(tools/venv torch)/bin/python" tools/check_transformers_loads.py EXPORTED ORIGINAL
 
@@ -21,7 +23,13 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SENTENCE = "What is 7+5? The answer: \u00fcber 12.\n"
-FREE_CONFIG_KEYS = ("dtype", "torch_dtype", "_name_or_path", "transformers_version", "architectures")
+FREE_CONFIG_KEYS = (
+    "dtype",
+    "torch_dtype",
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+)
 
 
 def load(directory: Path) -> torch.nn.Module:

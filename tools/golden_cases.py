@@ -1,8 +1,8 @@
 """The cases of the golden files: which tiny model, which rollouts, which loss.
 
-Everything here is data and seeded random numbers; tools/make_golden.py runs it. Numbers are small on
-purpose (an odd vocabulary, fewer KV heads than heads, ragged responses), and config.json is spelled in
-turn as older and as newer versions of transformers write it, since both are in use.
+Everything here is data and seeded random numbers; tools/make_golden.py runs it. Numbers are small
+on purpose (an odd vocabulary, fewer KV heads than heads, ragged responses), and config.json is
+spelled in turn as older and as newer versions of transformers write it, since both are in use.
 """
 
 from dataclasses import dataclass, field
@@ -119,7 +119,9 @@ def mistral(**fields: Any) -> Json:
     return base("mistral", "MistralForCausalLM", **(shape | fields))
 
 
-def old_spelling(dtype: str = "float32", theta: float = 10000.0, scaling: Json | None = None) -> Json:
+def old_spelling(
+    dtype: str = "float32", theta: float = 10000.0, scaling: Json | None = None
+) -> Json:
     return {"torch_dtype": dtype, "rope_theta": theta, "rope_scaling": scaling}
 
 
@@ -272,7 +274,7 @@ def random_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -
 
 
 def draw_ids(rng: np.random.Generator, count: int, vocab_size: int) -> list[int]:
-    """Any id of the vocabulary; ids that often mean bos, eos or padding occur as ordinary tokens."""
+    """Any id of the vocabulary; ids that often mean bos, eos or padding occur as plain tokens."""
     ids = rng.integers(0, vocab_size, count)
     return [int(rng.integers(0, 3)) if rng.random() < 0.15 else int(i) for i in ids]
 
@@ -290,7 +292,11 @@ def draw_groups(case: Case, rng: np.random.Generator) -> list[Json]:
             "group": "g0",
             "prompt_ids": draw_ids(rng, case.prompt_lengths[0], vocab),
             "responses": [
-                {"ids": [first] + draw_ids(rng, 5, vocab), "reward": 1.0, "loss_mask": [1, 1, 0, 0, 1, 1]},
+                {
+                    "ids": [first] + draw_ids(rng, 5, vocab),
+                    "reward": 1.0,
+                    "loss_mask": [1, 1, 0, 0, 1, 1],
+                },
                 {"ids": [], "reward": 0.0},
                 {"ids": [first], "reward": 0.25},
                 {"ids": [first] + draw_ids(rng, 6, vocab), "reward": -0.5, "truncated": True},
@@ -311,7 +317,9 @@ def draw_groups(case: Case, rng: np.random.Generator) -> list[Json]:
         for response in groups[1]["responses"]:
             mask = response.get("loss_mask", [1] * len(response["ids"]))
             draws = np.round(rng.standard_normal(len(mask)), 3)
-            response["advantages"] = [float(a) if m else None for a, m in zip(draws, mask)]
+            response["advantages"] = [
+                float(a) if m else None for a, m in zip(draws, mask, strict=True)
+            ]
     else:
         groups[1]["responses"][2]["loss_mask"] = [0, 0]
     if case.zero_std_group:

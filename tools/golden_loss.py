@@ -1,8 +1,8 @@
 """The policy loss, its metrics and the optimizer for the golden files, in torch.
 
-Written straight from the formulas and the order of training that the project documents, one response
-and one plain tensor expression at a time, with gradients from autograd: no coefficients, no packing,
-no shared prefix. tools/make_golden.py feeds it; it knows neither models nor files.
+Written straight from the formulas and the order of training that the project documents, one
+response and one plain tensor expression at a time, with gradients from autograd: no coefficients,
+no packing, no shared prefix. tools/make_golden.py feeds it; it knows neither models nor files.
 """
 
 import math
@@ -164,8 +164,8 @@ def loss_and_metrics(
     seen: dict[str, list[torch.Tensor]] = {"kl": [], "entropy": [], "ratio": [], "clipped": []}
     advantage_sizes: list[float] = []
     weights = token_weights(groups, loss)
-    for group, group_weights, group_shares in zip(groups, weights, shares):
-        for response, weight, share in zip(group, group_weights, group_shares):
+    for group, group_weights, group_shares in zip(groups, weights, shares, strict=True):
+        for response, weight, share in zip(group, group_weights, group_shares, strict=True):
             at = response.learning()
             if response.advantages is not None:
                 advantage = chosen(response.advantages, at)

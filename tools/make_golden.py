@@ -1,34 +1,35 @@
 #!/usr/bin/env python3
 """Makes the golden files under tests/golden/ from transformers in double precision.
 
-Every response is run alone: prompt + response, batch of one, no padding, no packing, no cache. The loss
-is a plain torch expression (golden_loss.py), its gradients come from autograd, the updates from
-torch.optim.AdamW. The cases are listed in golden_cases.py. Run it with the torch environment:
+Every response is run alone: prompt + response, batch of one, no padding, no packing, no cache. The
+loss is a plain torch expression (golden_loss.py), its gradients come from autograd, the updates
+from torch.optim.AdamW. The cases are listed in golden_cases.py. Run it with the torch environment:
 
-    "$(tools/venv torch)/bin/python" tools/make_golden.py              all cases, into tests/golden
-    "$(tools/venv torch)/bin/python" tools/make_golden.py --check      compare with what is committed
+    "$(tools/venv torch)/bin/python" tools/make_golden.py            all cases, into tests/golden
+    "$(tools/venv torch)/bin/python" tools/make_golden.py --check    compare with what is committed
 
-A rerun on the same machine reproduces the files byte for byte; on another kind of CPU the last bits of
-doubles may differ, which --check allows for (relative L2 1e-12 per tensor).
+A rerun on the same machine reproduces the files byte for byte; on another kind of CPU the last bits
+of doubles may differ, which --check allows for (relative L2 1e-12 per tensor).
 
-transformers computes rotary angles, RMSNorm and softmax in f32 even in an f64 model. Here its modules see
-a `torch` whose float32 is float64 (DoubleTorch), so its own formulas run in double throughout.
+transformers computes rotary angles, RMSNorm and softmax in f32 even in an f64 model. Here its
+modules see a `torch` whose float32 is float64 (DoubleTorch), so its own formulas run in double
+throughout.
 
 Layout of tests/golden/<case>/
   config.json            Hugging Face config, in the old or the new spelling
-  model.safetensors      weights in the stored type (F32, BF16, F16); or model-0000i-of-0000n.safetensors
-                         with model.safetensors.index.json. Tied models have no lm_head.weight.
+  model.safetensors      weights in the stored type (F32, BF16, F16); or several numbered
+                         files and their index. Tied models have no lm_head.weight.
   rollouts.jsonl         the rollout schema of the project; old and ref log-probs are at the loss's
                          temperature; where loss_mask is 0 they hold null or garbage
-  run.textproto          the run config's loss, advantage, optimizer and data blocks; together with
-                         model, run_dir, data.rollouts and precision F64 it is a whole run of 3 steps
+  run.textproto          the run config's loss, advantage, optimizer and data blocks; with model,
+                         run_dir, data.rollouts and precision F64 added it is a whole run of 3 steps
   expected.json          case, about, run (the same blocks as JSON, every field resolved), steps (3
                          objects with a step's metrics; `grouped` and `repeated` hold rows,
                          visible_pairs, edge_rows, executed_flops), versions
   expected.safetensors   all F64
-    logprobs.<g>.<r>       [n] log-probs of the tokens of group g, response r (both counted from 0) at
-    entropies.<g>.<r>      [n]   temperature 1, at the initial weights; empty responses have [0]
-    grad.<HF name>         gradient of step 1's loss, before clipping; a tied embedding holds the sum
+    logprobs.<g>.<r>       [n] log-probs of the tokens of group g, response r (counted from 0) at
+    entropies.<g>.<r>      [n]   temperature 1 and the initial weights; empty responses have [0]
+    grad.<HF name>         gradient of step 1's loss before clipping; a tied embedding has the sum
     weights_after.<HF name>  after 3 AdamW steps from f64 weights that started as the stored values
 A step takes all groups of the file. A case without old log-probs is on policy in every step.
 """
@@ -39,10 +40,11 @@ import math
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +88,7 @@ def patch_transformers_to_double() -> None:
 
 
 def load_double(directory: Path) -> torch.nn.Module:
-    """The model of a case's files, in f64: what is in config.json and in the safetensors decides."""
+    """The model of a case's files, in f64; config.json and the safetensors decide all."""
     config = AutoConfig.from_pretrained(directory)
     config.dtype = torch.float64
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
@@ -136,8 +138,10 @@ def write_model(case: Case, directory: Path, rng: np.random.Generator) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
 
-def add_logprobs(case: Case, model: torch.nn.Module, groups: list[Json], rng: np.random.Generator) -> None:
-    """Old and ref log-probs a little away from the model's, rounded; garbage where the mask is 0."""
+def add_logprobs(
+    case: Case, model: torch.nn.Module, groups: list[Json], rng: np.random.Generator
+) -> None:
+    """Old and ref log-probs a little away from the model's, rounded; garbage where mask is 0."""
     fields = {"old_logprobs": (case.old_logprobs, 0.2), "ref_logprobs": (case.ref_logprobs, 0.4)}
     for group in groups:
         for response in group["responses"]:
@@ -151,7 +155,7 @@ def add_logprobs(case: Case, model: torch.nn.Module, groups: list[Json], rng: np
                 if wanted:
                     response[name] = [
                         v if m else GARBAGE[t % len(GARBAGE)]
-                        for t, (v, m) in enumerate(zip(values, mask))
+                        for t, (v, m) in enumerate(zip(values, mask, strict=True))
                     ]
     if case.far_old_logprob:  # where A > 0, so that it is clipped and does not drown the rest
         groups[0]["responses"][0]["old_logprobs"][5] = -60.0
@@ -199,11 +203,12 @@ def textproto(blocks: Json) -> str:
     return "# Made by tools/make_golden.py.\n" + "".join(body)
 
 
-def masks_of(case: Case, group: Json) -> Iterator[list[int]]:
+def masked_responses(case: Case, group: Json) -> Iterator[tuple[Json, list[int]]]:
+    """Each response with the mask that the loss sees."""
     for response in group["responses"]:
         mask = response.get("loss_mask", [1] * len(response["ids"]))
         dropped = case.loss.mask_truncated and response.get("truncated", False)
-        yield [0] * len(mask) if dropped else mask
+        yield response, [0] * len(mask) if dropped else mask
 
 
 def counts(case: Case, config: transformers.PretrainedConfig, groups: list[Json]) -> Json:
@@ -219,11 +224,13 @@ def counts(case: Case, config: transformers.PretrainedConfig, groups: list[Json]
         rows = pairs = edge_rows = 0
         for group in groups:
             prompt = len(group["prompt_ids"])
-            with_edges: set[tuple[int, int]] = set()  # (path, row of the path); shared rows have path -1
+            with_edges: set[tuple[int, int]] = (
+                set()
+            )  # (path, row of the path); shared rows have path -1
             if sharing == "grouped":
                 rows += prompt
                 pairs += sum(p + 1 for p in range(prompt))
-            for path, (response, mask) in enumerate(zip(group["responses"], masks_of(case, group))):
+            for path, (response, mask) in enumerate(masked_responses(case, group)):
                 length = len(response["ids"])
                 start = prompt if sharing == "grouped" else 0
                 rows += prompt + length - start
@@ -242,11 +249,13 @@ def counts(case: Case, config: transformers.PretrainedConfig, groups: list[Json]
     return result
 
 
-def responses_for_loss(case: Case, model: torch.nn.Module, groups: list[Json]) -> list[list[Response]]:
+def responses_for_loss(
+    case: Case, model: torch.nn.Module, groups: list[Json]
+) -> list[list[Response]]:
     result: list[list[Response]] = []
     for group in groups:
         result.append([])
-        for response, mask in zip(group["responses"], masks_of(case, group)):
+        for response, mask in masked_responses(case, group):
             logprobs, entropies = score(
                 model, group["prompt_ids"], response["ids"], case.loss.temperature
             )
@@ -342,7 +351,9 @@ def differences(made: Path, committed: Path) -> Iterator[str]:
                     yield f"{name}: {key}"
             for mine, other in zip(new["steps"], old["steps"], strict=True):
                 for key, value in mine.items():
-                    close = isinstance(value, float) and math.isclose(value, other[key], rel_tol=1e-9)
+                    close = isinstance(value, float) and math.isclose(
+                        value, other[key], rel_tol=1e-9
+                    )
                     if not close and value != other[key]:
                         yield f"{name}: step {mine['step']} {key}"
         elif ours.read_bytes() != theirs.read_bytes():

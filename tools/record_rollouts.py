@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Records real rollouts: a small chat model answers arithmetic questions, several times each.
 
-Every group is one few-shot prompt (solved examples as earlier turns of the chat, 400 to 700 tokens) and
-its responses, sampled from the unmodified distribution at temperature 1 in f32 on the CPU: no top-k, no
-top-p, no penalties. old_logprobs are the log-softmax values that were sampled from. The reward is 1 for
-the right final number plus 0.1 for ending with "The answer is N."; questions are of a difficulty where
-the model is sometimes right, so that most groups have spread. Output: the project's rollout schema.
+Every group is one few-shot prompt (solved examples as earlier turns of the chat, 400 to 700 tokens)
+and its responses, sampled from the unmodified distribution at temperature 1 in f32 on the CPU: no
+top-k, no top-p, no penalties. old_logprobs are the log-softmax values that were sampled from. The
+reward is 1 for the right final number plus 0.1 for ending with "The answer is N."; questions are of
+a difficulty where the model is sometimes right, so that most groups have spread. Output: the
+project's rollout schema.
 
 Run it with the torch environment and a model that has a tokenizer and chat template:
 
-    "$(tools/venv torch)/bin/python" tools/record_rollouts.py --model models/smollm2 --out rollouts.jsonl
+    "$(tools/venv torch)/bin/python" tools/record_rollouts.py --model DIR --out rollouts.jsonl
 
 The prompt's keys and values are computed once per group and copied to the batch of responses.
 """
@@ -90,7 +91,12 @@ def draw_prompt(tokenizer: Any, rng: random.Random) -> tuple[list[int], Problem]
 
 @torch.inference_mode()
 def sample(
-    model: torch.nn.Module, prompt: list[int], count: int, limit: int, eos: int, rng: np.random.Generator
+    model: torch.nn.Module,
+    prompt: list[int],
+    count: int,
+    limit: int,
+    eos: int,
+    rng: np.random.Generator,
 ) -> list[tuple[list[int], list[float]]]:
     """Responses as (ids, log-probs); the eos id, where one was drawn, is the last of its ids."""
     cache = DynamicCache()
@@ -180,8 +186,12 @@ def main() -> int:
         os.fsync(file.fileno())
     scratch.replace(options.out)
     share = spread / options.groups
-    print(f"{spread} of {options.groups} groups ({share:.0%}) have reward spread; wrote {options.out}")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, seed {options.seed}")
+    print(
+        f"{spread} of {options.groups} groups ({share:.0%}) have reward spread; wrote {options.out}"
+    )
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, seed {options.seed}"
+    )
     return 0
 
 

