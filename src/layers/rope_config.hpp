@@ -21,7 +21,7 @@ struct RopeConfig {
   double beta_fast = 32.0;        ///< yarn
   double beta_slow = 1.0;         ///< yarn
   bool truncate = true;           ///< yarn: the ramp's ends are whole dimensions
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  ///< yarn
+  std::optional<double> attention_factor{}, mscale{}, mscale_all_dim{};  ///< yarn
 };
 
 /// Radians per position of each of the head_dim / 2 pairs.

@@ -1,10 +1,10 @@
 // Vector building blocks of this folder's kernels, compiled once per instruction set by Highway.
 // The usual include guard is Highway's toggle, because the file is included once per target.
-#if defined(COPPICE_LAYERS_CPU_VECTOR_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef COPPICE_LAYERS_CPU_VECTOR_MATH_INL_HPP
-#undef COPPICE_LAYERS_CPU_VECTOR_MATH_INL_HPP
+#if defined(COPPICE_LAYERS_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_LAYERS_CPU_VECTOR_MATH_INL_H_
+#undef COPPICE_LAYERS_CPU_VECTOR_MATH_INL_H_
 #else
-#define COPPICE_LAYERS_CPU_VECTOR_MATH_INL_HPP
+#define COPPICE_LAYERS_CPU_VECTOR_MATH_INL_H_
 #endif
 
 #include <hwy/highway.h>
