@@ -71,16 +71,16 @@ std::int64_t SelfAttention::output_bytes(std::int64_t tokens) const {
 }
 
 std::int64_t SelfAttention::forward_scratch_bytes(const AttentionPlan& plan, int threads) const {
-  return prefix_attention_scratch_bytes(AttentionPass::kForward, plan, config_.num_attention_heads,
-                                        config_.num_key_value_heads, config_.head_dim, dtype_,
-                                        threads);
+  return prefix_attention_forward_scratch_bytes(plan, config_.num_attention_heads,
+                                                config_.num_key_value_heads, config_.head_dim,
+                                                dtype_, threads);
 }
 
 std::int64_t SelfAttention::backward_scratch_bytes(const AttentionPlan& plan, int threads) const {
   const auto tokens = plan.query_rows();
-  auto inner = prefix_attention_scratch_bytes(
-      AttentionPass::kBackward, plan, config_.num_attention_heads, config_.num_key_value_heads,
-      config_.head_dim, dtype_, threads);
+  auto inner = prefix_attention_backward_scratch_bytes(plan, config_.num_attention_heads,
+                                                       config_.num_key_value_heads,
+                                                       config_.head_dim, dtype_, threads);
   if (config_.qk_norm) {
     inner = std::max(inner, rms_norm_scratch_bytes(dtype_, tokens, config_.head_dim));
   }
