@@ -103,13 +103,22 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
   throw_no_backend("prefix_attention_backward", ctx.device());
 }
 
-std::int64_t prefix_attention_scratch_bytes(AttentionPass pass, const AttentionPlan& plan,
-                                            std::int64_t num_attention_heads,
-                                            std::int64_t num_key_value_heads, std::int64_t head_dim,
-                                            DType dtype, int threads) {
-  const auto bytes = pass == AttentionPass::kForward ? cpu::prefix_attention_forward_scratch_bytes
-                                                     : cpu::prefix_attention_backward_scratch_bytes;
-  return bytes(plan, num_attention_heads, num_key_value_heads, head_dim, dtype, threads);
+std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan,
+                                                    std::int64_t num_attention_heads,
+                                                    std::int64_t num_key_value_heads,
+                                                    std::int64_t head_dim, DType dtype,
+                                                    int threads) {
+  return cpu::prefix_attention_forward_scratch_bytes(plan, num_attention_heads, num_key_value_heads,
+                                                     head_dim, dtype, threads);
+}
+
+std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan,
+                                                     std::int64_t num_attention_heads,
+                                                     std::int64_t num_key_value_heads,
+                                                     std::int64_t head_dim, DType dtype,
+                                                     int threads) {
+  return cpu::prefix_attention_backward_scratch_bytes(
+      plan, num_attention_heads, num_key_value_heads, head_dim, dtype, threads);
 }
 
 }  // namespace coppice

@@ -31,7 +31,7 @@ struct KeySpaceGrad {
 /// Dtypes    all f32 or all f64; accumulation in the same
 /// Units     softmax_lse is a natural logarithm; softmax_scale multiplies q.k
 /// Parallel  local to the rank: Hq, Hkv are this rank's heads; no communication
-/// Memory    scratch as told by prefix_attention_scratch_bytes(); allocates nothing else
+/// Memory    scratch as told by prefix_attention_*_scratch_bytes(); allocates nothing else
 /// Effects   overwrites out and softmax_lse
 /// Errors    ContractError if shapes, dtypes or devices disagree, or Hq % Hkv != 0
 /// Repeats   bitwise, for any thread count and whatever groups or siblings share the plan; rows
@@ -56,13 +56,17 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
                                double softmax_scale, TensorView dq,
                                std::span<const KeySpaceGrad> grads);
 
-enum class AttentionPass { kForward, kBackward };
-
 /// What one call leases from ctx.scratch on the CPU, exactly, for this plan.
-std::int64_t prefix_attention_scratch_bytes(AttentionPass pass, const AttentionPlan& plan,
-                                            std::int64_t num_attention_heads,
-                                            std::int64_t num_key_value_heads, std::int64_t head_dim,
-                                            DType dtype, int threads);
+std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan,
+                                                    std::int64_t num_attention_heads,
+                                                    std::int64_t num_key_value_heads,
+                                                    std::int64_t head_dim, DType dtype,
+                                                    int threads);
+std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan,
+                                                     std::int64_t num_attention_heads,
+                                                     std::int64_t num_key_value_heads,
+                                                     std::int64_t head_dim, DType dtype,
+                                                     int threads);
 
 namespace cpu {
 void prefix_attention_forward(ExecContext& ctx, const AttentionPlan& plan, ConstTensorView q,

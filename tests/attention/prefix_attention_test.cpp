@@ -219,13 +219,13 @@ TEST_P(PrefixAttention, LeasesExactlyTheScratchItTells) {
       prefix_attention_forward(forward.ctx(), plan, data.q, {&space, 1}, data.scale, data.out,
                                data.softmax_lse);
       EXPECT_EQ(forward.scratch().high_water_bytes(),
-                prefix_attention_scratch_bytes(AttentionPass::kForward, plan, heads.query, heads.kv,
-                                               heads.dim, GetParam(), threads));
+                prefix_attention_forward_scratch_bytes(plan, heads.query, heads.kv, heads.dim,
+                                                       GetParam(), threads));
       prefix_attention_backward(backward.ctx(), plan, data.q, {&space, 1}, data.out,
                                 data.softmax_lse, data.d_out, data.scale, data.dq, {&grad, 1});
       EXPECT_EQ(backward.scratch().high_water_bytes(),
-                prefix_attention_scratch_bytes(AttentionPass::kBackward, plan, heads.query,
-                                               heads.kv, heads.dim, GetParam(), threads));
+                prefix_attention_backward_scratch_bytes(plan, heads.query, heads.kv, heads.dim,
+                                                        GetParam(), threads));
     }
   }
 }
