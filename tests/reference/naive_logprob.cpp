@@ -22,7 +22,7 @@ Row row_of(const Numbers& logits, std::int64_t vocab, std::int64_t row, double t
   for (const double value : z) sum += std::exp(value - largest);
   Row result{z, 0};
   for (double& value : result.log_p) {
-    value -= largest + std::log(sum);
+    value = (value - largest) - std::log(sum);
     if (std::isfinite(value)) result.entropy -= std::exp(value) * value;
   }
   return result;
