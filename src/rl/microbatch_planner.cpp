@@ -135,6 +135,12 @@ PackedWork work_of(const PackedBatch& batch) {
   return work;
 }
 
+void add(PackedWork& sum, const PackedWork& work) {
+  sum.rows += work.rows;
+  sum.visible_pairs += work.visible_pairs;
+  sum.edge_rows += work.edge_rows;
+}
+
 std::string_view MicrobatchPlan::sharing_name() const {
   if (grouped_parts > 0) return repeated_parts > 0 ? "MIXED" : "GROUPED";
   return repeated_parts > 0 ? "REPEATED" : "";

@@ -26,6 +26,7 @@ enum class EdgeTokens { kInLoss, kAll };
 
 /// Sizes of what a micro-batch runs, as the metrics count them.
 PackedWork work_of(const PackedBatch& batch);
+void add(PackedWork& sum, const PackedWork& work);
 
 /// What it costs to run packed rows, in any unit (FLOPs of the model, say).
 using PackingCost = std::function<double(const PackedWork&)>;

@@ -1,0 +1,42 @@
+#pragma once
+// What a checkpoint holds of a training run besides its weights: the list of tensors with their
+// names in the file, and the trainer's own state as JSON. Together they bring a resumed run to the
+// very numbers the run would have had.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "optim/adamw.hpp"
+#include "parallel/parameter.hpp"
+#include "rl/group_source.hpp"
+
+namespace coppice {
+
+/// "/parameters/<name>" of every logical tensor.
+std::vector<StateTensor> parameter_tensors(std::span<Parameter* const> parameters);
+/// "/optimizer/exp_avg/<name>" and "/optimizer/exp_avg_sq/<name>" of every trainable one.
+std::vector<StateTensor> moment_tensors(AdamW& optimizer);
+
+struct TrainerState {
+  std::int64_t step = 0;          ///< attempts so far
+  std::int64_t bad_steps = 0;     ///< of them, skipped
+  std::int64_t bad_in_a_row = 0;  ///< up to now
+  std::int64_t fallbacks = 0;     ///< groups that had to be cut, so far
+  std::int64_t update = 0;        ///< updates already taken with the batch in flight; 0: none is
+  SourcePosition position;        ///< of the source before the batch in flight, or now
+  std::uint64_t seed = 1;
+  std::string metrics_line;  ///< of the last step
+
+  friend bool operator==(const TrainerState&, const TrainerState&) = default;
+};
+
+/// The pair: what one writes the other reads.
+std::string to_json(const TrainerState& state);
+/// `place` names the file in messages.
+///
+/// Errors    DataError listing every field that is missing or has another type
+TrainerState trainer_state_from_json(const std::string& json, const std::string& place);
+
+}  // namespace coppice
