@@ -78,7 +78,7 @@ TEST(StepBatch, StatisticsTakeMaskedTruncatedAndEmptyResponsesToo) {
   groups[0].responses.push_back(response_of({}, 0.0));
   groups[0].responses.push_back(response_of({5}, 0.0));
   groups[0].responses[3].loss_mask = {0};
-  const StepBatch batch(groups, default_loss(LossKind::kDrGrpo),
+  const StepBatch batch(groups, default_loss(LossKind::kGrpo),
                         default_advantage(LossKind::kDrGrpo));
   EXPECT_DOUBLE_EQ(*batch.figures().advantage_abs_mean, (0.75 + 3 * 0.25) / 4);  // mean 0.25
   EXPECT_EQ(batch.totals().sequences, 2);
