@@ -13,9 +13,10 @@ std::vector<GroupScores> score_groups(
   check_row_budget(groups, batching);
   const MicrobatchPlan plan =
       plan_microbatches(groups, batching, EdgeTokens::kAll, packing_cost(model.config()));
-  ScoreReport figures{.microbatches = std::ssize(plan.microbatches),
-                      .fallbacks = plan.fallbacks,
-                      .sharing = plan.sharing_name()};
+  ScoreReport figures;
+  figures.microbatches = std::ssize(plan.microbatches);
+  figures.fallbacks = plan.fallbacks;
+  figures.sharing = plan.sharing_name();
 
   std::vector<GroupScores> scores(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
