@@ -10,81 +10,12 @@
 #include <sstream>
 
 #include "configs/run_config.pb.h"
-#include "launch/host.hpp"
+#include "launch/run_config_resolve.hpp"
 
 namespace coppice {
 namespace {
 
 namespace pb = google::protobuf;
-using config::Advantage;
-using config::Loss;
-using config::Numerics;
-
-// Sets every field that is absent and has a default in the schema, in all blocks.
-void set_defaults(pb::Message& message) {
-  const auto& reflection = *message.GetReflection();
-  const auto& descriptor = *message.GetDescriptor();
-  for (int i = 0; i < descriptor.field_count(); ++i) {
-    const auto* field = descriptor.field(i);
-    if (field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE) {
-      set_defaults(*reflection.MutableMessage(&message, field));
-    } else if (field->has_default_value() && !reflection.HasField(message, field)) {
-      // Printing an absent field's default and reading it back stores it.
-      std::string value;
-      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
-      pb::TextFormat::ParseFieldValueFromString(value, field, &message);
-    }
-  }
-}
-
-// Makes every value that the run will use explicit; fields without meaning for it stay absent, so
-// that the result is a config that reads back.
-void resolve(config::RunConfig& config) {
-  Loss& loss = *config.mutable_loss();
-  Advantage& advantage = *config.mutable_advantage();
-  const bool supervised = loss.kind() == Loss::SFT;
-  if (!loss.has_clip_high()) loss.set_clip_high(loss.kind() == Loss::DAPO ? 0.28 : 0.2);
-  if (!loss.has_aggregation())
-    loss.set_aggregation(loss.kind() == Loss::GRPO      ? Loss::SEQUENCE_MEAN_TOKEN_MEAN
-                         : loss.kind() == Loss::DR_GRPO ? Loss::SEQUENCE_MEAN_TOKEN_SUM_NORM
-                                                        : Loss::TOKEN_MEAN);
-  if (!advantage.has_normalization())
-    advantage.set_normalization(loss.kind() == Loss::DR_GRPO ? Advantage::NONE : Advantage::STD);
-  set_defaults(config);
-  if (supervised) {
-    loss.clear_clip_low();
-    loss.clear_clip_high();
-    loss.clear_dual_clip();
-    config.clear_advantage();
-  }
-  config.mutable_parallel()->set_data(1);
-  if (!config.parallel().has_sequence_parallel())
-    config.mutable_parallel()->set_sequence_parallel(config.parallel().tensor() > 1);
-  config.set_device(config::RunConfig::CPU);
-  if (!config.numerics().has_precision()) config.mutable_numerics()->set_precision(Numerics::F32);
-  if (!config.has_threads_per_rank()) config.set_threads_per_rank(available_cores());
-  config.mutable_limits()->clear_watchdog_seconds();
-}
-
-std::string text_of(const config::RunConfig& config) {
-  pb::TextFormat::Printer printer;
-  printer.SetUseUtf8StringEscaping(true);
-  std::string text;
-  printer.PrintToString(config, &text);
-  return text;
-}
-
-RunConfig mapped(const config::RunConfig& config) {
-  RunConfig plain;
-  plain.run_dir = config.run_dir();
-  plain.seed = config.seed();
-  plain.model_checkpoint = config.model().checkpoint();
-  plain.rollouts = config.data().rollouts();
-  plain.precision = config.numerics().precision() == Numerics::F64 ? DType::kF64 : DType::kF32;
-  plain.threads_per_rank = static_cast<int>(config.threads_per_rank());
-  plain.text = text_of(config);
-  return plain;
-}
 
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -144,8 +75,8 @@ RunConfig load_run_config(const std::filesystem::path& path, const std::vector<s
   for (const auto& assignment : set) text.set(assignment);
   check_run_config(config, text, use);
   problems.throw_if_any<ConfigError>();
-  resolve(config);
-  return mapped(config);
+  resolve_run_config(config);
+  return plain_values(config);
 }
 
 RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set) {
@@ -179,8 +110,8 @@ RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::stri
     config.mutable_batching()->set_sharing(config::Batching::GROUPED);
   check_run_config(config, text, RunConfigUse::kScore);
   problems.throw_if_any<ConfigError>();
-  resolve(config);
-  return mapped(config);
+  resolve_run_config(config);
+  return plain_values(config);
 }
 
 std::vector<std::string> changes_that_forbid_resume(const std::string& before,

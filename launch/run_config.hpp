@@ -9,19 +9,23 @@
 
 #include "core/dtype.hpp"
 #include "launch/run_config_check.hpp"
+#include "rl/trainer_config.hpp"
 
 namespace coppice {
 
 struct RunConfig {
-  std::string run_dir;
-  std::uint64_t seed = 1;
   std::string model_checkpoint;
   std::string rollouts;
+  std::int64_t epochs = 1;
+  bool shuffle = true;
   DType precision = DType::kF32;
   int threads_per_rank = 1;
+  bool resume = true;  ///< goes on from a run directory's checkpoints; else refuses them
+  /// Everything the trainer is told. Its run_config_textproto is the resolved config in text
+  /// format, which reads back as this very config.
+  TrainerConfig trainer;
 
-  /// The resolved config in text format; it reads back as this very config.
-  std::string text;
+  const std::string& text() const { return trainer.run_config_textproto; }
 };
 
 /// Reads a config file and then `--set` assignments ("path.to.field=value").
@@ -42,7 +46,7 @@ struct ScoreFlags {
 RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set);
 
 /// What forbids that a run begun with config `before` goes on with `now`: one line for each changed
-/// field that may not change. Both are resolved texts; `origin` names where `before` was found.
+/// field that may not change. Both are resolved texts; `origin` says where `before` was found.
 std::vector<std::string> changes_that_forbid_resume(const std::string& before,
                                                     const std::string& now,
                                                     const std::string& origin);

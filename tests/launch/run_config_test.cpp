@@ -75,37 +75,37 @@ TEST_F(RunConfigFile, ResolvesEveryDefaultAndReadsBackAsItself) {
                            "resume: AUTO\n",
                            "max_bad_steps: 10\n",
                            "tensor: 1\n"})
-    EXPECT_THAT(config.text, HasSubstr(line));
-  EXPECT_EQ(load(config.text).text, config.text);
+    EXPECT_THAT(config.text(), HasSubstr(line));
+  EXPECT_EQ(load(config.text()).text(), config.text());
 }
 
 TEST_F(RunConfigFile, KindSetsDefaultsAndNothingElse) {
-  EXPECT_THAT(load(good("loss { kind: DAPO }")).text,
+  EXPECT_THAT(load(good("loss { kind: DAPO }")).text(),
               AllOf(HasSubstr("clip_high: 0.28"), HasSubstr("aggregation: TOKEN_MEAN"),
                     HasSubstr("normalization: STD")));
   EXPECT_THAT(
-      load(good("loss { kind: DAPO clip_high: 0.5 aggregation: SEQUENCE_MEAN_TOKEN_MEAN }")).text,
+      load(good("loss { kind: DAPO clip_high: 0.5 aggregation: SEQUENCE_MEAN_TOKEN_MEAN }")).text(),
       AllOf(HasSubstr("clip_high: 0.5"), HasSubstr("SEQUENCE_MEAN_TOKEN_MEAN")));
-  EXPECT_THAT(load(good("loss { kind: DR_GRPO max_response_length: 64 }")).text,
+  EXPECT_THAT(load(good("loss { kind: DR_GRPO max_response_length: 64 }")).text(),
               AllOf(HasSubstr("normalization: NONE"), HasSubstr("SEQUENCE_MEAN_TOKEN_SUM_NORM")));
-  const auto sft = load(good("loss { kind: SFT }")).text;
+  const auto sft = load(good("loss { kind: SFT }")).text();
   EXPECT_THAT(sft, AllOf(HasSubstr("aggregation: TOKEN_MEAN"), Not(HasSubstr("clip_low"))));
-  EXPECT_EQ(load(sft).text, sft);
+  EXPECT_EQ(load(sft).text(), sft);
 }
 
 TEST_F(RunConfigFile, MergesBlocksAndTheLastValueWins) {
   const auto text = load(good("optimizer { beta1: 0.5 beta2: 0.6 }\nseed: 2\n"
                               "optimizer { beta2: 0.7 beta2: 0.8 }\nseed: 3\n"),
                          {"seed=4", "optimizer.epsilon=1e-3", "seed=5"})
-                        .text;
+                        .text();
   EXPECT_THAT(text, AllOf(HasSubstr("beta1: 0.5"), HasSubstr("beta2: 0.8"), HasSubstr("seed: 5"),
                           HasSubstr("epsilon: 0.001")));
 }
 
 TEST_F(RunConfigFile, SetTakesEnumsAndStringsWithAndWithoutQuotes) {
-  EXPECT_EQ(load(good(), {"run_dir=runs/y", "loss.kind=SFT"}).run_dir, "runs/y");
-  EXPECT_EQ(load(good(), {"run_dir=\"runs/z\""}).run_dir, "runs/z");
-  EXPECT_EQ(load(good(), {"run_dir=a=b"}).run_dir, "a=b");
+  EXPECT_EQ(load(good(), {"run_dir=runs/y", "loss.kind=SFT"}).trainer.run_dir, "runs/y");
+  EXPECT_EQ(load(good(), {"run_dir=\"runs/z\""}).trainer.run_dir, "runs/z");
+  EXPECT_EQ(load(good(), {"run_dir=a=b"}).trainer.run_dir, "a=b");
 }
 
 TEST_F(RunConfigFile, NamesSyntaxFaultsAndGoesOn) {
@@ -233,20 +233,20 @@ TEST_F(RunConfigFile, ThatDoesNotExistIsNamed) {
 }
 
 TEST_F(RunConfigFile, LetsARunGoOnWithOtherLimitsButNotWithAnotherLoss) {
-  const auto before = load(good()).text;
+  const auto before = load(good()).text();
   EXPECT_THAT(changes_that_forbid_resume(
                   before,
                   load(good("limits { max_steps: 9 } checkpoint { every_steps: 2 } "
                             "threads_per_rank: 1 batching { sharing: REPEATED } "
                             "numerics { recompute: BLOCK } device: CPU run_dir: \"moved\""))
-                      .text,
+                      .text(),
                   "step_1.h5"),
               IsEmpty());
   EXPECT_THAT(changes_that_forbid_resume(
                   before,
                   load(good("seed: 7 loss { clip_low: 0.3 } numerics { precision: F64 } "
                             "optimizer { total_steps: 4 }"))
-                      .text,
+                      .text(),
                   "step_1.h5"),
               ElementsAre(HasSubstr("step_1.h5: seed = 1 cannot change to 7"),
                           HasSubstr("loss.clip_low = 0.2 cannot change to 0.3"),
@@ -256,8 +256,9 @@ TEST_F(RunConfigFile, LetsARunGoOnWithOtherLimitsButNotWithAnotherLoss) {
 
 TEST(ScoreConfig, TakesGridNumericsAndBatchingOnly) {
   EXPECT_EQ(make_score_config({"", "f64", "auto"}, {}).precision, DType::kF64);
-  EXPECT_THAT(make_score_config({"", "", "auto"}, {}).text, HasSubstr("sharing: GROUPED"));
-  EXPECT_THAT(make_score_config({"repeated", "", "cpu"}, {}).text, HasSubstr("sharing: REPEATED"));
+  EXPECT_THAT(make_score_config({"", "", "auto"}, {}).text(), HasSubstr("sharing: GROUPED"));
+  EXPECT_THAT(make_score_config({"repeated", "", "cpu"}, {}).text(),
+              HasSubstr("sharing: REPEATED"));
   try {
     make_score_config({"grouped", "bf16", "cuda"},
                       {"batching.sharing=REPEATED", "loss.kind=SFT", "parallel.tensor=2",
