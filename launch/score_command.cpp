@@ -1,19 +1,85 @@
 #include "launch/score_command.hpp"
 
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
 #include "core/error.hpp"
+#include "launch/open_model.hpp"
+#include "launch/progress.hpp"
+#include "launch/run_config.hpp"
+#include "rl/scorer.hpp"
 
 namespace coppice {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Options {
   std::string checkpoint, rollouts, out;
-  std::optional<std::string> sharing, precision, fill;
-  std::string device = "auto";
+  std::string sharing, precision, device, fill;
   double temperature = 1.0;
   std::vector<std::string> set;
 };
 
-void score(const Options&) { throw Error("score is not built yet."); }
+void check_paths(const Options& options, Problems& problems) {
+  std::error_code error;
+  for (const auto& [flag, path] :
+       {std::pair{"--checkpoint", options.checkpoint}, std::pair{"--rollouts", options.rollouts}})
+    if (!fs::is_regular_file(path, error))
+      problems.add("{} {}: there is no such file.", flag, path);
+  const fs::path out(options.out);
+  const fs::path directory = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  if (!fs::is_directory(directory, error))
+    problems.add("--out {}: the directory {} does not exist. Make it first.", options.out,
+                 directory.string());
+  else if (fs::exists(out, error) && !fs::is_regular_file(out, error))
+    problems.add("--out {}: is no file that could be replaced. Give another name.", options.out);
+  else if (fs::equivalent(out, options.checkpoint, error) ||
+           (options.fill.empty() && fs::equivalent(out, options.rollouts, error)))
+    problems.add("--out {}: is an input of this command (it would be lost). Give another name.",
+                 options.out);
+}
+
+RunConfig checked_config(const Options& options) {
+  Problems problems;
+  check_paths(options, problems);
+  if (!(std::isfinite(options.temperature) && options.temperature > 0))
+    problems.add("--temperature {} is not a finite number greater than 0.", options.temperature);
+  RunConfig config;
+  try {
+    config = make_score_config({options.sharing, options.precision, options.device}, options.set);
+  } catch (const ConfigError& error) {
+    problems.add_all(error.problems());
+  }
+  problems.throw_if_any<ConfigError>();
+  return config;
+}
+
+void score(const Options& options) {
+  const RunConfig config = checked_config(options);
+  const BatchingConfig& batching = config.trainer.batching;
+  const ModelFile file = open_model(CheckpointReader(options.checkpoint));
+  const auto groups = read_rollouts(options.rollouts, scoring_needs(file.config));
+  check_row_budget(groups, batching);
+
+  Session session(config.threads_per_rank);
+  const auto model = load_model(file, session, config.precision, WithGradients::kNo);
+  std::optional<Progress> progress;
+  const auto scores = score_groups(session.ctx(), *model, groups, batching, options.temperature,
+                                   nullptr, [&](std::int64_t done, std::int64_t all) {
+                                     if (!progress) progress.emplace("micro-batch", all);
+                                     progress->update(done);
+                                   });
+  progress.reset();
+  if (options.fill.empty())
+    write_scores(options.out, groups, scores);
+  else
+    fill_rollouts(
+        options.rollouts, options.out,
+        options.fill == "old_logprobs" ? FillField::kOldLogprobs : FillField::kRefLogprobs, groups,
+        scores);
+}
 
 }  // namespace
 
@@ -28,13 +94,20 @@ void add_score_command(Commands& commands) {
       .choice("--sharing", options->sharing, {"grouped", "repeated"},
               "compute a group's prompt once, or once for each response [grouped]")
       .choice("--precision", options->precision, {"f32", "f64", "bf16"},
-              "element type of the computation [f32]")
+              "element type of the computation [f32]; bf16 comes later")
       .option("--temperature", options->temperature, "divides the logits [1.0]")
-      .choice("--device", options->device, {"auto", "cpu", "cuda"}, "where to compute [auto]")
+      .choice("--device", options->device, {"auto", "cpu", "cuda"},
+              "where to compute [auto]; cuda comes later")
       .choice("--fill", options->fill, {"old_logprobs", "ref_logprobs"},
-              "write the rollouts file with this field set instead of scores")
+              "write the rollouts file with this field set, instead of scores")
       .list("--set", options->set,
-            "FIELD=VALUE for a field of parallel, numerics or batching, as in a run config");
+            "FIELD=VALUE for a field of parallel, numerics or batching, as in a run config; may be "
+            "given several times")
+      .footer(
+          "One line per group, in the file's order:\n"
+          "  {\"group\": \"g0\", \"responses\": [{\"logprobs\": [...], \"entropies\": [...]}, "
+          "...]}\n"
+          "with one value per response token, natural logarithms.");
 }
 
 }  // namespace coppice

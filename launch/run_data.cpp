@@ -1,0 +1,28 @@
+#include "launch/run_data.hpp"
+
+namespace coppice {
+
+RunData open_run_data(const RunConfig& config, std::optional<CheckpointReader> resumed) {
+  Problems problems;
+  std::optional<ModelFile> file;
+  try {
+    file.emplace(
+        open_model(resumed ? std::move(*resumed) : CheckpointReader(config.model_checkpoint)));
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
+  std::vector<Group> groups;
+  try {
+    // Without a model its vocabulary is unknown; everything else can still be checked.
+    groups = read_rollouts(
+        config.rollouts, training_needs(config.trainer.loss, file ? file->config : ModelConfig{}));
+    check_row_budget(groups, config.trainer.batching);
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
+  problems.throw_if_any<DataError>();
+  return {std::move(*file),
+          RolloutsSource(std::move(groups), config.epochs, config.shuffle, config.trainer.seed)};
+}
+
+}  // namespace coppice

@@ -1,0 +1,23 @@
+#pragma once
+// What `train` and `plan` read before any work, so that both refuse the same input in the same
+// words: the model's config and the rollouts, checked against each other and the row budget.
+#include <optional>
+
+#include "launch/open_model.hpp"
+#include "launch/run_config.hpp"
+#include "rl/group_source.hpp"
+
+namespace coppice {
+
+struct RunData {
+  ModelFile model;
+  RolloutsSource source;
+};
+
+/// With `resumed`, a checkpoint to go on from, it takes the place of the run's model file.
+///
+/// Errors    DataError or ConfigError with every problem of the model file's header and, whatever
+///           that says, of the rollouts
+RunData open_run_data(const RunConfig& config, std::optional<CheckpointReader> resumed = {});
+
+}  // namespace coppice

@@ -1,0 +1,107 @@
+#include "launch/run_plan.hpp"
+
+#include <algorithm>
+
+#include "rl/scorer.hpp"
+
+namespace coppice {
+namespace {
+
+BatchSize size_of_batch(const PackedBatch& batch) {
+  const auto positions = batch.forest.positions();
+  const auto last = std::max_element(positions.begin(), positions.end());
+  return {.rows = batch.rows(),
+          .edge_rows = work_of(batch).edge_rows,
+          .edges = std::ssize(batch.edges),
+          .longest_sequence = last == positions.end() ? 0 : *last + 1};
+}
+
+void enlarge(BatchSize& largest, const BatchSize& size) {
+  largest.rows = std::max(largest.rows, size.rows);
+  largest.edge_rows = std::max(largest.edge_rows, size.edge_rows);
+  largest.edges = std::max(largest.edges, size.edges);
+  largest.longest_sequence = std::max(largest.longest_sequence, size.longest_sequence);
+}
+
+double repeated_flops(const StepBatch& batch, const ModelConfig& model) {
+  BatchingConfig repeated{.sharing = Sharing::kRepeated};
+  for (const auto& group : batch.groups())
+    for (const auto& response : group.responses)
+      repeated.max_rows_per_microbatch =
+          std::max(repeated.max_rows_per_microbatch,
+                   std::ssize(group.prompt_ids) + std::ssize(response.ids));
+  PackedWork work;
+  const auto plan =
+      plan_microbatches(batch.groups(), repeated, EdgeTokens::kInLoss, packing_cost(model));
+  for (const auto& microbatch : plan.microbatches)
+    add(work, work_of(pack(batch.groups(), microbatch, EdgeTokens::kInLoss)));
+  return executed_flops(model, work);
+}
+
+PlannedStep plan_step(const StepBatch& batch, const TrainerConfig& config, const ModelConfig& model,
+                      BatchSize& largest) {
+  PlannedStep step;
+  step.groups = batch.figures().groups;
+  step.responses = batch.figures().responses;
+  step.loss_tokens = batch.totals().tokens;
+  if (step.loss_tokens == 0) return step;  // such a step is skipped
+  const auto plan =
+      plan_microbatches(batch.groups(), config.batching, EdgeTokens::kInLoss, packing_cost(model));
+  for (const auto& microbatch : plan.microbatches) {
+    const PackedBatch packed = pack(batch.groups(), microbatch, EdgeTokens::kInLoss);
+    add(step.work, work_of(packed));
+    enlarge(largest, size_of_batch(packed));
+  }
+  step.microbatches = std::ssize(plan.microbatches);
+  step.logical_rows = batch.figures().logical_rows;
+  step.fallbacks = plan.fallbacks;
+  step.sharing = plan.sharing_name();
+  step.executed_flops = executed_flops(model, step.work);
+  step.repeated_flops = repeated_flops(batch, model);
+  return step;
+}
+
+void add_to(PlannedStep& total, const PlannedStep& step) {
+  total.step = step.step;
+  total.groups += step.groups;
+  total.responses += step.responses;
+  total.loss_tokens += step.loss_tokens;
+  total.microbatches += step.microbatches;
+  add(total.work, step.work);
+  total.logical_rows += step.logical_rows;
+  total.fallbacks += step.fallbacks;
+  total.executed_flops += step.executed_flops;
+  total.repeated_flops += step.repeated_flops;
+  if (total.sharing.empty())
+    total.sharing = step.sharing;
+  else if (!step.sharing.empty() && step.sharing != total.sharing)
+    total.sharing = "MIXED";
+}
+
+}  // namespace
+
+RunPlan plan_run(const RunConfig& config, RunData& data) {
+  const TrainerConfig& trainer = config.trainer;
+  const std::int64_t limit = trainer.limits.max_steps;
+  RunPlan plan;
+  BatchSize largest;
+  const auto is_full = [&] { return limit > 0 && std::ssize(plan.steps) >= limit; };
+  while (!is_full()) {
+    auto groups = data.source.take(trainer.groups_per_step);
+    if (groups.empty()) break;
+    const StepBatch batch(std::move(groups), trainer.loss, trainer.advantage);
+    PlannedStep step = plan_step(batch, trainer, data.model.config, largest);
+    for (std::int64_t update = 0; update < trainer.loss.updates_per_batch && !is_full(); ++update) {
+      step.step = std::ssize(plan.steps) + 1;
+      plan.steps.push_back(step);
+      add_to(plan.total, step);
+    }
+  }
+  plan.memory = plan_memory(data.model.config, config.precision, PassKind::kTrain,
+                            trainer.recompute, largest, config.threads_per_rank);
+  if (plan.total.executed_flops > 0)
+    plan.predicted_speedup = plan.total.repeated_flops / plan.total.executed_flops;
+  return plan;
+}
+
+}  // namespace coppice

@@ -1,0 +1,36 @@
+#pragma once
+// A dry run: every step of a run packed as training packs it, and the memory of the largest
+// micro-batch. How it is shown is plan_command's business.
+#include <string>
+#include <vector>
+
+#include "launch/run_data.hpp"
+#include "model/memory_plan.hpp"
+#include "rl/step_batch.hpp"
+
+namespace coppice {
+
+/// Figures as the metrics name and count them.
+struct PlannedStep {
+  std::int64_t step = 0;
+  std::int64_t groups = 0, responses = 0, loss_tokens = 0;
+  std::int64_t microbatches = 0;
+  PackedWork work;
+  std::int64_t logical_rows = 0;
+  std::int64_t fallbacks = 0;  ///< of this step alone
+  double executed_flops = 0, repeated_flops = 0;
+  std::string sharing;
+};
+
+struct RunPlan {
+  std::vector<PlannedStep> steps;
+  PlannedStep total;  ///< sums over the steps; `step` is their number
+  MemoryPlan memory;
+  /// FLOPs with every prompt repeated over those of the plan.
+  double predicted_speedup = 1;
+};
+
+/// Effects   takes groups from data.source
+RunPlan plan_run(const RunConfig& config, RunData& data);
+
+}  // namespace coppice

@@ -1,0 +1,102 @@
+// Input that `train` and `plan` refuse: status 2, every problem in one go with its place, and
+// nothing written. Refusals of a config alone are in tests/launch, of rollouts alone in tests/rl.
+#include "end_to_end/tiny_run.hpp"
+
+namespace coppice::test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Refusal : public TinyRun {
+ protected:
+  // The problems of a train that must be refused and leave every file as it is.
+  std::vector<std::string> refused(const std::vector<std::string>& set = {}) {
+    const auto before = files_below(dir_.path());
+    const auto outcome = train(set);
+    EXPECT_EQ(outcome.status, 2) << outcome.out << outcome.err;
+    EXPECT_EQ(files_below(dir_.path()), before);
+    return outcome.problems();
+  }
+};
+
+TEST_F(Refusal, OfAConfigListsAllProblemsWithLineAndField) {
+  append("run.textproto",
+         "loss { clip_lo: 0.1 }\nadvantage { epsilon: small }\nmodel { checkpoint: \"no.h5\" }\n");
+  EXPECT_THAT(refused({"parallel.tensor=2", "device=TPU"}),
+              testing::UnorderedElementsAre(
+                  HasSubstr("run.textproto:8:8: loss.clip_lo: no such field."),
+                  HasSubstr("run.textproto:9:13: advantage.epsilon: small is not a number."),
+                  HasSubstr("run.textproto:10:9: model.checkpoint: the file \"no.h5\" does not"),
+                  HasSubstr("--set parallel.tensor=2: 2 needs 2 ranks"),
+                  HasSubstr("--set device=TPU: TPU is not one of")));
+}
+
+TEST_F(Refusal, OfRolloutsListsAllProblemsWithLineGroupAndResponse) {
+  write_file(dir_ / "rollouts.jsonl",
+             "{\"group\": \"a\", \"prompt_ids\": [1], \"responses\": [{\"ids\": [61], \"reward\": "
+             "1}, {\"ids\": [1]}]}\n"
+             "{\"group\": \"a\", \"prompt_ids\": [1], \"responses\": []}\n"
+             "{\"group\": \"b\", \"prompt_ids\": [1], \"responses\": [{\"ids\": [1], \"reward\": "
+             "NaN}]}\n");
+  const auto problems = refused();
+  EXPECT_THAT(problems, Contains(HasSubstr("rollouts.jsonl:1: group \"a\", response 0: ")));
+  EXPECT_THAT(problems, Contains(HasSubstr("rollouts.jsonl:1: group \"a\", response 1: ")));
+  EXPECT_THAT(problems, Contains(HasSubstr("rollouts.jsonl:2: group \"a\"")));
+  EXPECT_THAT(problems, Contains(HasSubstr("rollouts.jsonl:3: ")));
+}
+
+TEST_F(Refusal, OfARolloutsFileWithoutGroups) {
+  write_file(dir_ / "rollouts.jsonl", "\n");
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("rollouts.jsonl")));
+}
+
+TEST_F(Refusal, OfKlWithoutReferenceLogprobs) {
+  EXPECT_THAT(refused({"loss.kl_coef=0.1"}), Contains(HasSubstr("ref_logprobs")));
+}
+
+TEST_F(Refusal, OfAGroupThatDoesNotFitNamesItItsSizeAndWhatWouldFit) {
+  EXPECT_THAT(refused({"batching.max_rows_per_microbatch=3"}), Contains(HasSubstr("\"g0\"")));
+}
+
+TEST_F(Refusal, OfADamagedModel) {
+  auto bytes = read_file(dir_ / "model.h5");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  write_file(dir_ / "model.h5", bytes);
+  EXPECT_THAT(refused(), Contains(HasSubstr("model.h5")));
+  write_file(dir_ / "model.h5", bytes.substr(0, 1000));
+  EXPECT_THAT(refused(), Contains(HasSubstr("model.h5")));
+  write_file(dir_ / "model.h5", "");
+  EXPECT_THAT(refused(), Contains(HasSubstr("model.h5")));
+}
+
+TEST_F(Refusal, OfResumeNeverInARunWithCheckpoints) {
+  ASSERT_EQ(train({"limits.max_steps=1"}).status, 0);
+  EXPECT_THAT(refused({"checkpoint.resume=NEVER"}), ElementsAre(HasSubstr("checkpoint.resume")));
+}
+
+TEST_F(Refusal, OfAResumedRunNamesEveryChangedField) {
+  ASSERT_EQ(train({"limits.max_steps=1"}).status, 0);
+  EXPECT_THAT(refused({"seed=5", "optimizer.beta1=0.8"}),
+              ElementsAre(HasSubstr("seed = 1 cannot change to 5"),
+                          HasSubstr("optimizer.beta1 = 0.9 cannot change to 0.8")));
+}
+
+TEST_F(Refusal, OfARunDirectoryThatIsAFile) {
+  write_file(dir_ / "taken", "x");
+  EXPECT_THAT(refused({"run_dir=taken"}), ElementsAre(HasSubstr("taken")));
+}
+
+TEST_F(Refusal, OfPlanIsTheSame) {
+  const auto before = files_below(dir_.path());
+  const auto outcome =
+      coppice({"plan", "--config", "run.textproto", "--set", "loss.kind=PPO", "--set", "seed=x"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.problems(),
+              ElementsAre(HasSubstr("--set loss.kind=PPO"), HasSubstr("--set seed=x")));
+  EXPECT_EQ(files_below(dir_.path()), before);
+}
+
+}  // namespace
+}  // namespace coppice::test
