@@ -15,24 +15,6 @@ namespace {
 constexpr std::int64_t kLogitBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kRopeRoom = 512;
 
-// Scratch depends on how many rows there are, not on who sees whom.
-AttentionPlan plan_of_rows(std::int64_t rows) {
-  const SegmentSpec whole{rows, -1};
-  return AttentionPlan(PrefixForest({&whole, 1}));
-}
-
-// Head rows with the given numbers of rows and edges; the edges beyond one a row sit on the first,
-// as those of a prefix do.
-HeadEdges edges_of(const BatchSize& size) {
-  HeadEdges edges;
-  edges.edge_begin.clear();
-  for (std::int64_t row = 0; row <= size.edge_rows; ++row) {
-    edges.edge_begin.push_back(row == 0 ? 0 : row + size.edges - size.edge_rows);
-  }
-  edges.targets.resize(static_cast<std::size_t>(edges.edge_begin.back()));
-  return edges;
-}
-
 }  // namespace
 
 TransformerBlockConfig block_config(const ModelConfig& c, std::int64_t layer) {
@@ -56,31 +38,39 @@ std::int64_t rope_positions(const ModelConfig& config, std::int64_t longest_sequ
   return std::min(rounded, config.max_position_embeddings);
 }
 
+std::int64_t longest_sequence(const PackedBatch& batch) {
+  std::int64_t longest = 0;
+  for (const Segment& segment : batch.forest.segments()) {
+    longest = std::max(longest, segment.first_position + segment.length);
+  }
+  return longest;
+}
+
 std::int64_t activation_bytes(const ModelConfig& config, DType dtype, Recompute recompute,
-                              const BatchSize& size, const TransformerBlock& block) {
+                              const TransformerBlock& block, const PackedBatch& batch,
+                              const HeadEdges& edges) {
   const auto layers = config.num_hidden_layers;
-  return (layers + 1) * Arena::leased_bytes(dtype, {size.rows, config.hidden_size}) +
-         layers * block.activation_bytes(size.rows, recompute) +
-         2 * Arena::leased_bytes(dtype, {size.edge_rows, config.hidden_size}) +
-         Arena::leased_bytes(dtype, {size.edge_rows});
+  return (layers + 1) * Arena::leased_bytes(dtype, {batch.rows(), config.hidden_size}) +
+         layers * block.activation_bytes(batch.rows(), recompute) +
+         2 * Arena::leased_bytes(dtype, {edges.row_count(), config.hidden_size}) +
+         Arena::leased_bytes(dtype, {edges.row_count()});
 }
 
 std::int64_t scratch_bytes(const ModelConfig& config, DType dtype, PassKind pass,
-                           Recompute recompute, const BatchSize& size,
-                           const TransformerBlock& block, int threads) {
-  const AttentionPlan plan = plan_of_rows(size.rows);
-  const auto head_rows = Arena::leased_bytes(dtype, {size.edge_rows, config.hidden_size});
-  const auto logits = logprob_scratch_bytes(dtype, edges_of(size), config.vocab_size,
-                                            head_chunk_rows(config, dtype, size.edge_rows));
+                           Recompute recompute, int threads, const TransformerBlock& block,
+                           const PackedBatch& batch, const HeadEdges& edges) {
+  const auto head_rows = Arena::leased_bytes(dtype, {edges.row_count(), config.hidden_size});
+  const auto logits = logprob_scratch_bytes(dtype, edges, config.vocab_size,
+                                            head_chunk_rows(config, dtype, edges.row_count()));
   if (pass == PassKind::kScore) {
-    const auto head = head_rows + Arena::leased_bytes(dtype, {size.edge_rows}) + logits;
-    return 2 * Arena::leased_bytes(dtype, {size.rows, config.hidden_size}) +
-           std::max(block.forward_scratch_bytes(plan, Recompute::kBlock, threads), head);
+    const auto head = head_rows + Arena::leased_bytes(dtype, {edges.row_count()}) + logits;
+    return 2 * Arena::leased_bytes(dtype, {batch.rows(), config.hidden_size}) +
+           std::max(block.forward_scratch_bytes(batch.plan, Recompute::kBlock, threads), head);
   }
-  const auto head = head_rows + std::max(logits, rms_norm_scratch_bytes(dtype, size.edge_rows,
+  const auto head = head_rows + std::max(logits, rms_norm_scratch_bytes(dtype, edges.row_count(),
                                                                         config.hidden_size));
-  return std::max({block.forward_scratch_bytes(plan, recompute, threads), head,
-                   block.backward_scratch_bytes(plan, recompute, threads)});
+  return std::max({block.forward_scratch_bytes(batch.plan, recompute, threads), head,
+                   block.backward_scratch_bytes(batch.plan, recompute, threads)});
 }
 
 std::int64_t MemoryPlan::total() const {
@@ -89,28 +79,41 @@ std::int64_t MemoryPlan::total() const {
   return sum;
 }
 
-MemoryPlan plan_memory(const ModelConfig& config, DType dtype, PassKind pass, Recompute recompute,
-                       const BatchSize& largest, int threads) {
-  // One block, never touched, knows what all blocks lease; its own bytes end with this call.
-  Memory memory{Device{}};
-  const auto self = make_self_communicator();
-  const ParallelContext parallel{*self, *self, *self};
-  const TransformerBlock block(parallel, {memory, dtype, WithGradients::kNo},
-                               block_config(config, 0));
-  const auto parameters = parameter_count(config) * size_of(dtype);
+MemoryPlanner::MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Recompute recompute,
+                             int threads)
+    : config_(std::move(config)),
+      dtype_(dtype),
+      pass_(pass),
+      recompute_(recompute),
+      threads_(threads),
+      block_([&] {
+        const auto self = make_self_communicator();
+        return TransformerBlock({*self, *self, *self}, {memory_, dtype, WithGradients::kNo},
+                                block_config(config_, 0));
+      }()) {}
+
+void MemoryPlanner::add(const PackedBatch& batch) {
+  const HeadEdges edges(batch.edges);
+  activations_ =
+      std::max(activations_, activation_bytes(config_, dtype_, recompute_, block_, batch, edges));
+  scratch_ = std::max(
+      scratch_, scratch_bytes(config_, dtype_, pass_, recompute_, threads_, block_, batch, edges));
+  rope_table_ = std::max(
+      rope_table_,
+      RopeTable::bytes(dtype_, config_.head_dim, rope_positions(config_, longest_sequence(batch))));
+}
+
+MemoryPlan MemoryPlanner::plan() const {
+  const auto parameters = parameter_count(config_) * size_of(dtype_);
   MemoryPlan plan;
   plan.lines.push_back({"parameters", parameters});
-  if (pass == PassKind::kTrain) {
+  if (pass_ == PassKind::kTrain) {
     plan.lines.push_back({"gradients", parameters});
     plan.lines.push_back({"moments", 2 * parameters});
-    plan.lines.push_back(
-        {"activations", activation_bytes(config, dtype, recompute, largest, block)});
+    plan.lines.push_back({"activations", activations_});
   }
-  plan.lines.push_back(
-      {"scratch", scratch_bytes(config, dtype, pass, recompute, largest, block, threads)});
-  plan.lines.push_back(
-      {"rope_table",
-       RopeTable::bytes(dtype, config.head_dim, rope_positions(config, largest.longest_sequence))});
+  plan.lines.push_back({"scratch", scratch_});
+  plan.lines.push_back({"rope_table", rope_table_});
   return plan;
 }
 

@@ -6,17 +6,11 @@
 #include <vector>
 
 #include "layers/transformer_block.hpp"
+#include "layers/vocab_parallel_logprob.hpp"
 #include "model/model_config.hpp"
+#include "model/packed_batch.hpp"
 
 namespace coppice {
-
-/// The sizes of a micro-batch that decide about memory.
-struct BatchSize {
-  std::int64_t rows = 0;
-  std::int64_t edge_rows = 0;         ///< distinct rows with an edge
-  std::int64_t edges = 0;             ///< at least edge_rows
-  std::int64_t longest_sequence = 0;  ///< largest position + 1
-};
 
 struct MemoryLine {
   std::string name;  ///< as in Memory::by_name()
@@ -30,22 +24,42 @@ struct MemoryPlan {
 
 enum class PassKind { kScore, kTrain };
 
-/// What a run holds at its peak when `largest` bounds each of its micro-batches in every size:
-/// parameters, gradients and moments (kTrain), activations, scratch, rope_table.
-MemoryPlan plan_memory(const ModelConfig& config, DType dtype, PassKind pass, Recompute recompute,
-                       const BatchSize& largest, int threads);
+/// What a run holds at its peak: parameters, gradients and moments (kTrain), activations (kTrain),
+/// scratch, rope_table. Each line is the largest over the micro-batches it was shown.
+///
+/// Memory    allocates one block of the model on a Memory of its own and never touches it
+class MemoryPlanner {
+ public:
+  MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Recompute recompute, int threads);
 
-// What a pass leases, for the model itself.
+  void add(const PackedBatch& batch);
+  MemoryPlan plan() const;
 
+ private:
+  ModelConfig config_;
+  DType dtype_;
+  PassKind pass_;
+  Recompute recompute_;
+  int threads_;
+  Memory memory_{Device{}};
+  TransformerBlock block_;  // knows what each of the blocks leases
+  std::int64_t activations_ = 0, scratch_ = 0, rope_table_ = 0;
+};
+
+// What one pass over one micro-batch takes; the model leases and allocates by these.
+
+std::int64_t activation_bytes(const ModelConfig& config, DType dtype, Recompute recompute,
+                              const TransformerBlock& block, const PackedBatch& batch,
+                              const HeadEdges& edges);
+std::int64_t scratch_bytes(const ModelConfig& config, DType dtype, PassKind pass,
+                           Recompute recompute, int threads, const TransformerBlock& block,
+                           const PackedBatch& batch, const HeadEdges& edges);
 /// Rows of one chunk of the head's logits.
 std::int64_t head_chunk_rows(const ModelConfig& config, DType dtype, std::int64_t edge_rows);
 /// Positions of the rope table: a little room ahead, so that it seldom grows.
 std::int64_t rope_positions(const ModelConfig& config, std::int64_t longest_sequence);
-std::int64_t activation_bytes(const ModelConfig& config, DType dtype, Recompute recompute,
-                              const BatchSize& size, const TransformerBlock& block);
-std::int64_t scratch_bytes(const ModelConfig& config, DType dtype, PassKind pass,
-                           Recompute recompute, const BatchSize& size,
-                           const TransformerBlock& block, int threads);
+/// Tokens of the longest sequence: the largest position + 1.
+std::int64_t longest_sequence(const PackedBatch& batch);
 
 TransformerBlockConfig block_config(const ModelConfig& config, std::int64_t layer);
 

@@ -6,6 +6,7 @@
 #include "core/parallel_for.hpp"
 #include "core/rng.hpp"
 #include "layers/rows.hpp"
+#include "model/memory_plan.hpp"
 
 namespace coppice {
 namespace {
@@ -26,16 +27,6 @@ class Stopwatch {
   Stream& stream_;
   std::chrono::steady_clock::time_point last_;
 };
-
-BatchSize size_of_batch(const PackedBatch& batch, const HeadEdges& edges,
-                        std::span<const std::int32_t> positions) {
-  std::int64_t longest = 0;
-  for (const auto position : positions) longest = std::max<std::int64_t>(longest, position + 1);
-  return {.rows = batch.rows(),
-          .edge_rows = edges.row_count(),
-          .edges = edges.edge_count(),
-          .longest_sequence = longest};
-}
 
 }  // namespace
 
@@ -109,35 +100,35 @@ PackedRows PolicyModel::rows_of_pass(const PackedBatch& batch, const Activations
   return {.plan = batch.plan, .positions = acts.positions, .rope = *rope_};
 }
 
-BatchSize PolicyModel::prepare(const PackedBatch& batch, Activations& acts) {
+void PolicyModel::prepare(const PackedBatch& batch, Activations& acts) {
   COPPICE_CHECK(
       std::ssize(batch.token_ids) == batch.rows() && batch.plan.query_rows() == batch.rows(),
       "a batch of {} token ids, {} rows and a plan for {} rows", batch.token_ids.size(),
       batch.rows(), batch.plan.query_rows());
   acts.positions = batch.forest.positions();
   acts.edges = HeadEdges(batch.edges);
-  const BatchSize size = size_of_batch(batch, acts.edges, acts.positions);
-  COPPICE_CHECK(size.longest_sequence <= config_.max_position_embeddings,
-                "a sequence of {} tokens for a model of {} positions", size.longest_sequence,
+  const auto longest = longest_sequence(batch);
+  COPPICE_CHECK(longest <= config_.max_position_embeddings,
+                "a sequence of {} tokens for a model of {} positions", longest,
                 config_.max_position_embeddings);
-  if (!rope_ || rope_->positions() < size.longest_sequence) {
+  if (!rope_ || rope_->positions() < longest) {
     rope_.reset();  // the old table goes before the new one comes
     rope_.emplace(memory_, dtype_, config_.rope, config_.head_dim,
-                  rope_positions(config_, size.longest_sequence));
+                  rope_positions(config_, longest));
   }
-  return size;
 }
 
 void PolicyModel::forward(ExecContext& ctx, const PackedBatch& batch, Recompute recompute,
                           Activations& acts) {
-  const BatchSize size = prepare(batch, acts);
-  const auto tokens = size.rows;
+  prepare(batch, acts);
+  const auto tokens = batch.rows();
   acts.streams.clear();
   acts.blocks.clear();
   acts.arena.reset();
-  acts.arena.reserve(activation_bytes(config_, dtype_, recompute, size, blocks_.front()));
-  ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kTrain, recompute, size,
-                                    blocks_.front(), ctx.threads));
+  acts.arena.reserve(
+      activation_bytes(config_, dtype_, recompute, blocks_.front(), batch, acts.edges));
+  ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kTrain, recompute, ctx.threads,
+                                    blocks_.front(), batch, acts.edges));
 
   const PackedRows rows = rows_of_pass(batch, acts);
   acts.streams.push_back(acts.arena.tensor(dtype_, {tokens, config_.hidden_size}));
@@ -215,22 +206,22 @@ void PolicyModel::forward_backward(ExecContext& ctx, const PackedBatch& batch, R
 
 void PolicyModel::score(ExecContext& ctx, const PackedBatch& batch, double temperature,
                         std::span<double> logprobs, std::span<double> entropies) {
-  const BatchSize size = prepare(batch, activations_);
+  prepare(batch, activations_);
   const HeadEdges& edges = activations_.edges;
-  ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kScore, Recompute::kBlock, size,
-                                    blocks_.front(), ctx.threads));
+  ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kScore, Recompute::kBlock,
+                                    ctx.threads, blocks_.front(), batch, edges));
   ScratchScope scratch(ctx.scratch);
   const PackedRows rows = rows_of_pass(batch, activations_);
-  TensorView x = scratch.lease(dtype_, {size.rows, config_.hidden_size});
+  TensorView x = scratch.lease(dtype_, {batch.rows(), config_.hidden_size});
   TensorView y = scratch.like(x);
   embedding_.forward(ctx, batch.token_ids, x);
   for (const auto& block : blocks_) {
-    auto nothing_kept = block.lease_activations(scratch.arena(), size.rows, Recompute::kBlock);
+    auto nothing_kept = block.lease_activations(scratch.arena(), batch.rows(), Recompute::kBlock);
     block.forward(ctx, x, rows, nothing_kept, y);
     std::swap(x, y);
   }
-  const TensorView head = scratch.lease(dtype_, {size.edge_rows, config_.hidden_size});
-  const TensorView rstd = scratch.lease(dtype_, {size.edge_rows});
+  const TensorView head = scratch.lease(dtype_, {edges.row_count(), config_.hidden_size});
+  const TensorView rstd = scratch.lease(dtype_, {edges.row_count()});
   gather_rows(ctx, x, edges.rows, head);
   final_norm_.forward(ctx, head, head, rstd);
   logprob_forward(ctx, head, head_weight(), edges, temperature, chunk_rows(edges), logprobs,

@@ -11,7 +11,6 @@
 #include "layers/transformer_block.hpp"
 #include "layers/vocab_parallel_embedding.hpp"
 #include "layers/vocab_parallel_logprob.hpp"
-#include "model/memory_plan.hpp"
 #include "model/model_config.hpp"
 #include "model/packed_batch.hpp"
 
@@ -92,7 +91,7 @@ class PolicyModel {
   ConstTensorView head_weight() const;
   std::optional<TensorView> head_grad();
   std::int64_t chunk_rows(const HeadEdges& edges) const;
-  BatchSize prepare(const PackedBatch& batch, Activations& acts);
+  void prepare(const PackedBatch& batch, Activations& acts);
   PackedRows rows_of_pass(const PackedBatch& batch, const Activations& acts) const;
   void final_norm_backward(ExecContext& ctx, Activations& acts, TensorView d_normed);
 
