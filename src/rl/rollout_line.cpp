@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "rl/json_number.hpp"
+
 namespace coppice {
 namespace {
 
@@ -25,30 +27,6 @@ std::string text_of(ondemand::value value) {
   return raw.size() <= kLongest ? std::string(raw) : std::string(raw.substr(0, kLongest)) + "...";
 }
 
-// JSON's grammar of numbers. The parser refuses a number beyond double with the same error as text
-// that is none; only the first is good JSON.
-bool is_json_number(std::string_view text) {
-  std::size_t i = 0;
-  const auto digits = [&] {
-    const std::size_t begin = i;
-    while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
-    return i - begin;
-  };
-  if (i < text.size() && text[i] == '-') ++i;
-  const std::size_t first = i;
-  if (const auto count = digits(); count == 0 || (count > 1 && text[first] == '0')) return false;
-  if (i < text.size() && text[i] == '.') {
-    ++i;
-    if (digits() == 0) return false;
-  }
-  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
-    ++i;
-    if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
-    if (digits() == 0) return false;
-  }
-  return i == text.size();
-}
-
 Token read_number(ondemand::value value, double& number) {
   ondemand::json_type type;
   if (value.type().get(type) != simdjson::SUCCESS) return Token::kNotJson;
@@ -57,6 +35,7 @@ Token read_number(ondemand::value value, double& number) {
       if (value.get_double().get(number) == simdjson::SUCCESS) return Token::kNumber;
       std::string_view raw = value.raw_json_token();
       raw = raw.substr(0, raw.find_first_of(" \t\r\n"));
+      // Refused with the same error: a number beyond double, and text that is none.
       if (!is_json_number(raw)) return Token::kNotJson;
       number = raw.front() == '-' ? -std::numeric_limits<double>::infinity()
                                   : std::numeric_limits<double>::infinity();

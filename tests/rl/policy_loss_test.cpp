@@ -96,7 +96,7 @@ TEST(PolicyLoss, ClipsAsWorkedByHand) {
   EXPECT_NEAR(run(config, token(std::log(4.0), -2.0)).c[0], 8.0, 1e-14);
 }
 
-// Seen red with the bounds' `<=` turned to `<` by returning clipped for bounded == ratio.
+// Seen red with the bound `r <= 1 + clip_high` turned to `r < 1 + clip_high`.
 TEST(PolicyLoss, ARatioExactlyAtABoundIsNotClipped) {
   LossConfig config = default_loss(LossKind::kGrpo);
   config.clip_high = 0.0;
@@ -165,7 +165,7 @@ TEST(PolicyLoss, K3FarFromTheReferenceIsFiniteInValueAndSlope) {
   }
 }
 
-// Seen red when the mask multiplies instead of selecting (NaN * 0 is NaN).
+// Seen red without the selection by the mask.
 TEST(PolicyLoss, GarbageWhereTheMaskIsZeroChangesNoBit) {
   LossConfig config = default_loss(LossKind::kDapo);
   config.kl_coef = 0.1;

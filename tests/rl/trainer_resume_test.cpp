@@ -43,7 +43,7 @@ class TrainerResume : public testing::TestWithParam<Case> {};
 
 // Three epochs of four groups, two a step, three updates a batch: 18 steps. Stops after 9 (between
 // epochs' batches), 7 (one update into a batch) and 3. Seen red without the old log-probs in the
-// checkpoint, and with the source's position instead of the batch's.
+// checkpoint, with the source's position behind the batch in flight, and with AdamW's count lost.
 TEST_P(TrainerResume, GoesOnBitForBit) {
   const auto [dtype, stop_after] = GetParam();
   const RunOptions options{.dtype = dtype, .epochs = 3, .shuffle = true};

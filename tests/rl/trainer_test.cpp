@@ -163,7 +163,7 @@ TEST(Trainer, OneGradientStepRaisesLogprobsWhereTheAdvantageIsPositiveAndLowersT
   }
 }
 
-// Seen red with old log-probs multiplied by the mask instead of selected.
+// Seen red without the selection by the mask in policy_loss().
 TEST_P(TrainerInBothPrecisions, GarbageWhereTheMaskIsZeroChangesNoBit) {
   const auto weights = [&](std::optional<double> garbage) {
     auto groups = tiny_rollouts();
