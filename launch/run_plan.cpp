@@ -7,22 +7,6 @@
 namespace coppice {
 namespace {
 
-BatchSize size_of_batch(const PackedBatch& batch) {
-  const auto positions = batch.forest.positions();
-  const auto last = std::max_element(positions.begin(), positions.end());
-  return {.rows = batch.rows(),
-          .edge_rows = work_of(batch).edge_rows,
-          .edges = std::ssize(batch.edges),
-          .longest_sequence = last == positions.end() ? 0 : *last + 1};
-}
-
-void enlarge(BatchSize& largest, const BatchSize& size) {
-  largest.rows = std::max(largest.rows, size.rows);
-  largest.edge_rows = std::max(largest.edge_rows, size.edge_rows);
-  largest.edges = std::max(largest.edges, size.edges);
-  largest.longest_sequence = std::max(largest.longest_sequence, size.longest_sequence);
-}
-
 double repeated_flops(const StepBatch& batch, const ModelConfig& model) {
   BatchingConfig repeated{.sharing = Sharing::kRepeated};
   for (const auto& group : batch.groups())
@@ -39,7 +23,7 @@ double repeated_flops(const StepBatch& batch, const ModelConfig& model) {
 }
 
 PlannedStep plan_step(const StepBatch& batch, const TrainerConfig& config, const ModelConfig& model,
-                      BatchSize& largest) {
+                      MemoryPlanner& memory) {
   PlannedStep step;
   step.groups = batch.figures().groups;
   step.responses = batch.figures().responses;
@@ -50,7 +34,7 @@ PlannedStep plan_step(const StepBatch& batch, const TrainerConfig& config, const
   for (const auto& microbatch : plan.microbatches) {
     const PackedBatch packed = pack(batch.groups(), microbatch, EdgeTokens::kInLoss);
     add(step.work, work_of(packed));
-    enlarge(largest, size_of_batch(packed));
+    memory.add(packed);
   }
   step.microbatches = std::ssize(plan.microbatches);
   step.logical_rows = batch.figures().logical_rows;
@@ -84,21 +68,21 @@ RunPlan plan_run(const RunConfig& config, RunData& data) {
   const TrainerConfig& trainer = config.trainer;
   const std::int64_t limit = trainer.limits.max_steps;
   RunPlan plan;
-  BatchSize largest;
+  MemoryPlanner memory(data.model.config, config.precision, PassKind::kTrain, trainer.recompute,
+                       config.threads_per_rank);
   const auto is_full = [&] { return limit > 0 && std::ssize(plan.steps) >= limit; };
   while (!is_full()) {
     auto groups = data.source.take(trainer.groups_per_step);
     if (groups.empty()) break;
     const StepBatch batch(std::move(groups), trainer.loss, trainer.advantage);
-    PlannedStep step = plan_step(batch, trainer, data.model.config, largest);
+    PlannedStep step = plan_step(batch, trainer, data.model.config, memory);
     for (std::int64_t update = 0; update < trainer.loss.updates_per_batch && !is_full(); ++update) {
       step.step = std::ssize(plan.steps) + 1;
       plan.steps.push_back(step);
       add_to(plan.total, step);
     }
   }
-  plan.memory = plan_memory(data.model.config, config.precision, PassKind::kTrain,
-                            trainer.recompute, largest, config.threads_per_rank);
+  plan.memory = memory.plan();
   if (plan.total.executed_flops > 0)
     plan.predicted_speedup = plan.total.repeated_flops / plan.total.executed_flops;
   return plan;
