@@ -111,6 +111,8 @@ class CheckpointReader {
   /// What the user should be told once ("no checksums").
   const std::vector<std::string>& notices() const;
 
+  /// Compares names and shapes under /parameters with those of a model; reads no values.
+  void check_parameters(std::span<const ExpectedTensor> expected) const;
   /// Fills every `local`, converting to its dtype. First everything is checked: datasets missing,
   /// extra in a group that `wanted` names, of another shape or of no float type, wrong checksums;
   /// if anything is wrong, all of it is told and nothing is loaded.

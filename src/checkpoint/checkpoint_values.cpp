@@ -22,19 +22,19 @@ std::string_view group_of(std::string_view dataset) {
 }
 
 // Names and shapes: what is missing, of another shape, or in a group of the wanted ones unasked.
-void match_names(const CheckpointFile& state, std::span<const StateTensor> wanted,
-                 Problems& problems) {
+void match_names(const CheckpointFile& state,
+                 const std::vector<std::pair<std::string, Shape>>& wanted, Problems& problems) {
   std::set<std::string_view> groups, names;
-  for (const auto& tensor : wanted) {
-    groups.insert(group_of(tensor.dataset));
-    names.insert(tensor.dataset);
-    const StoredTensor* stored = find(state.tensors, tensor.dataset);
+  for (const auto& [dataset, shape] : wanted) {
+    groups.insert(group_of(dataset));
+    names.insert(dataset);
+    const StoredTensor* stored = find(state.tensors, dataset);
     if (stored == nullptr) {
-      problems.add("{}: {} is missing (its shape would be {}).", state.path.string(),
-                   tensor.dataset, tensor.shard.global_shape);
-    } else if (stored->shape != tensor.shard.global_shape) {
-      problems.add("{}: {} has shape {}; the model needs {}.", state.path.string(), tensor.dataset,
-                   stored->shape, tensor.shard.global_shape);
+      problems.add("{}: {} is missing (its shape would be {}).", state.path.string(), dataset,
+                   shape);
+    } else if (stored->shape != shape) {
+      problems.add("{}: {} has shape {}; the model needs {}.", state.path.string(), dataset,
+                   stored->shape, shape);
     }
   }
   for (const auto& stored : state.tensors) {
@@ -88,9 +88,19 @@ void CheckpointReader::read_stored(const StoredTensor& tensor, std::int64_t begi
                          target);
 }
 
-void CheckpointReader::read(std::span<const StateTensor> wanted) const {
+void CheckpointReader::check_parameters(std::span<const ExpectedTensor> expected) const {
+  std::vector<std::pair<std::string, Shape>> wanted;
+  for (const auto& [name, shape] : expected) wanted.emplace_back("/parameters/" + name, shape);
   Problems problems;
   match_names(*state_, wanted, problems);
+  problems.throw_if_any<DataError>();
+}
+
+void CheckpointReader::read(std::span<const StateTensor> wanted) const {
+  Problems problems;
+  std::vector<std::pair<std::string, Shape>> names;
+  for (const auto& tensor : wanted) names.emplace_back(tensor.dataset, tensor.shard.global_shape);
+  match_names(*state_, names, problems);
   if (problems.empty() && !state_->verified) {
     for (const auto& tensor : wanted) {
       try {

@@ -24,6 +24,12 @@ std::string library_reason() {
       },
       &reason);
   H5Eclear2(H5E_DEFAULT);
+  // A failed system call is described with times and addresses; only its message helps.
+  constexpr std::string_view kSystem = "error message = '";
+  if (const auto begin = reason.find(kSystem); begin != reason.npos) {
+    reason.erase(0, begin + kSystem.size());
+    reason.erase(std::min(reason.find('\''), reason.size()));
+  }
   return reason.substr(0, 300);
 }
 
@@ -43,8 +49,11 @@ Handle access_properties() {
   return access;
 }
 
-// The library prints its error stack by itself unless told not to.
-void silence_library() {
+// The library prints its error stack by itself unless told not to; and at the process's end it
+// closes what is still open, which crashes it after a write that failed (1.10.8: a full disk).
+// Nothing of ours is open then.
+void prepare_library() {
+  H5dont_atexit();
   H5open();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
@@ -96,7 +105,7 @@ Handle text_type(std::size_t length) {
 }  // namespace hdf5
 
 Hdf5File Hdf5File::create(const fs::path& path, const fs::path& shown) {
-  silence_library();
+  prepare_library();
   const Handle access = access_properties();
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
   if (file < 0) hdf5::throw_writing(shown, "", "cannot be created");
@@ -104,7 +113,7 @@ Hdf5File Hdf5File::create(const fs::path& path, const fs::path& shown) {
 }
 
 Hdf5File Hdf5File::open(const fs::path& path) {
-  silence_library();
+  prepare_library();
   std::ifstream probe(path, std::ios::binary);
   if (!probe || fs::is_directory(path)) {
     throw DataError(

@@ -1,0 +1,55 @@
+#include "launch/init_command.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "checkpoint/small_file.hpp"
+#include "launch/hf_directory.hpp"
+#include "model/policy_model.hpp"
+#include "rl/training_state.hpp"
+
+namespace coppice {
+namespace {
+
+struct Options {
+  std::string hf_config, out;
+  std::uint64_t seed = 0;
+};
+
+void init(const Options& options) {
+  const std::filesystem::path config_path(options.hf_config);
+  const auto config = ModelConfig::parse(read_small_file(config_path), options.hf_config);
+  Memory memory{Device{}};
+  const auto self = make_self_communicator();
+  PolicyModel model(config, {*self, *self, *self}, DType::kF32, memory, WithGradients::kNo);
+  model.initialize(options.seed);
+
+  CheckpointHeader header;
+  header.kind = CheckpointKind::kModel;
+  header.model_config_json = config.json;
+  header.tokenizer = tokenizer_files_of(config_path.parent_path());
+  const auto weights = parameter_tensors(model.parameters());
+  save_checkpoint(options.out, header, weights);
+  std::int64_t parameters = 0;
+  for (const auto& weight : weights) parameters += weight.local.numel();
+  fmt::print(stderr, "wrote {} tensors, {} parameters, with fresh weights to {}\n", weights.size(),
+             parameters, options.out);
+}
+
+}  // namespace
+
+void add_init_command(Commands& commands) {
+  auto options = std::make_shared<Options>();
+  commands.add("init", "A model file with fresh weights", [options] { init(*options); })
+      .option("--hf-config", options->hf_config, "a Hugging Face config.json", Need::kRequired)
+      .option("--seed", options->seed, "the same seed gives the same weights on any grid",
+              Need::kRequired)
+      .option("--out", options->out, "model file to write (.h5)", Need::kRequired)
+      .footer(
+          "Matrices are normal(0, initializer_range), norms 1, biases 0, all f32. Tokenizer "
+          "files found beside\nthe config.json travel along.");
+}
+
+}  // namespace coppice
