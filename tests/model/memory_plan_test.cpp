@@ -12,8 +12,8 @@ namespace {
 using namespace test;
 
 MemoryPlan plan_of(const ModelConfig& config, DType dtype, PassKind pass, Recompute recompute,
-                   const std::vector<const PackedBatch*>& batches) {
-  MemoryPlanner planner(config, dtype, pass, recompute, 2);
+                   const std::vector<const PackedBatch*>& batches, int threads = 1) {
+  MemoryPlanner planner(config, dtype, pass, recompute, threads);
   for (const auto* batch : batches) planner.add(*batch);
   return planner.plan();
 }
@@ -55,7 +55,7 @@ TEST_P(MemoryPlanOf, TrainingIsExactToTheByteByNameAndAtThePeak) {
 
 TEST_P(MemoryPlanOf, ScoringIsExactToTheByteByNameAndAtThePeak) {
   for (const auto dtype : {DType::kF32, DType::kF64}) {
-    TinyModel model(config_of(GetParam()), dtype, 2, WithGradients::kNo);
+    TinyModel model(config_of(GetParam()), dtype, 1, WithGradients::kNo);
     const PackedBatch batch = repeated(hard_groups(61));
     std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
     model->score(model.ctx(), batch, 1.0, logprobs, entropies);
@@ -63,6 +63,19 @@ TEST_P(MemoryPlanOf, ScoringIsExactToTheByteByNameAndAtThePeak) {
         plan_of(model->config(), dtype, PassKind::kScore, Recompute::kNone, {&batch});
     EXPECT_EQ(held(model.memory()), by_name(plan));
     EXPECT_EQ(model.memory().peak_bytes(), plan.total());
+  }
+}
+
+TEST(MemoryPlan, KnowsThatThreadsHaveScratchOfTheirOwn) {
+  const auto groups = hard_groups(61);
+  const PackedBatch batch = grouped(groups);
+  for (const int threads : {1, 2, 3}) {
+    TinyModel model(config_of(all_tiny_cases()[0]), DType::kF32, threads);
+    run_pass(model, batch);
+    EXPECT_EQ(held(model.memory()).at("scratch"),
+              by_name(plan_of(model->config(), DType::kF32, PassKind::kTrain, Recompute::kNone,
+                              {&batch}, threads))
+                  .at("scratch"));
   }
 }
 

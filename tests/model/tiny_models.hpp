@@ -39,7 +39,7 @@ ModelConfig config_of(const TinyCase& tiny);
 /// so that f32 and f64 models are the same model.
 class TinyModel {
  public:
-  TinyModel(const ModelConfig& config, DType dtype, int threads = 2,
+  TinyModel(const ModelConfig& config, DType dtype, int threads = 1,
             WithGradients gradients = WithGradients::kYes);
 
   PolicyModel& operator*() { return model_; }
