@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "core/rng.hpp"
 #include "rl/temporary_file.hpp"
 
 namespace coppice {
@@ -266,6 +267,52 @@ TEST(Rollouts, EveryTruncationOfALineIsRefused) {
   EXPECT_THAT(problems_of(line), SizeIs(0));
   for (std::size_t length = 1; length < line.size(); ++length)
     EXPECT_GE(problems_of(line.substr(0, length)).size(), 1u) << line.substr(0, length);
+}
+
+// Random bytes changed, removed or put in: a file is read or refused, and nothing else happens.
+TEST(Rollouts, DamagedFilesAreReadOrRefusedAndNeverCrash) {
+  const std::string good =
+      line_of(R"({"ids": [1, 2], "loss_mask": [0, 1], "reward": -1.5e-3, "truncated": false})",
+              "a") +
+      line_of(R"({"ids": [], "reward": null, "ref_logprobs": []})", "\\u00e9\\n");
+  EXPECT_THAT(problems_of(good), SizeIs(0));
+  const RandomStream random(3, "damage");
+  constexpr std::string_view kBytes = "{}[]:,\"\\ 0123456789-+.eEnulltruefalse\n\r\t\xff\xc3\x01";
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "r.jsonl";
+  std::uint64_t draw = 0;
+  std::size_t read = 0, refused = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = good;
+    for (std::uint64_t change = 0; change <= random.below(3, draw); ++change) {
+      const std::size_t place = random.below(text.size(), ++draw);
+      const char byte = kBytes[random.below(kBytes.size(), ++draw)];
+      switch (random.below(3, ++draw)) {
+        case 0:
+          text[place] = byte;
+          break;
+        case 1:
+          text.erase(place, 1 + random.below(5, ++draw));
+          break;
+        default:
+          text.insert(place, 1, byte);
+      }
+    }
+    ++draw;
+    std::filesystem::remove(path);  // writing over a file may wait for the disk
+    std::ofstream(path, std::ios::binary) << text;
+    try {
+      for (const Group& group : read_rollouts(path, {.vocab_size = 1000}))
+        for (const Response& response : group.responses)
+          ASSERT_EQ(response.loss_mask.size(), response.ids.size()) << text;
+      ++read;
+    } catch (const DataError& error) {
+      ASSERT_FALSE(error.problems().empty());
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_GT(read, 20u);
 }
 
 }  // namespace
