@@ -5,7 +5,7 @@
 // order at the end. The deal depends on a row's ancestors only: not on siblings, groups or threads.
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <numbers>
 
 #include "attention/cpu/prefix_attention_tiles.hpp"
 #include "attention/prefix_attention.hpp"
@@ -14,8 +14,6 @@
 
 namespace coppice::cpu {
 namespace {
-
-constexpr std::int64_t kRowBlock = 64;  // rows prepared or finished as one piece of work
 
 EvenTiles key_tiles(const KeyRange& range, const TileSizes& sizes) {
   return {range.length, TileSizes::kBackwardKeys, sizes.query_rows};
@@ -46,166 +44,35 @@ void list_places(const AttentionPlan& plan, const TileSizes& sizes,
   for (auto& place : places) place = std::max<std::int64_t>(place, 0);  // nobody sees it
 }
 
-/// Elements of scratch.
-struct Layout {
-  Layout(const AttentionPlan& plan, const TileSizes& tile_sizes, std::int64_t kv_heads,
-         std::int64_t dim)
-      : sizes(tile_sizes),
-        stacked(plan.query_rows() * sizes.heads),
-        head(stacked * dim),
-        all(head * kv_heads),
-        stride(round_up(std::max(TileSizes::kBackwardKeys, sizes.query_rows), kTilePadding)),
-        rows(round_up(sizes.stacked_rows(), kTilePadding)),
-        per_thread(2 * rows * stride + 2 * stride * round_up(dim, kTilePadding)) {}
-
-  TileSizes sizes;
-  std::int64_t stacked;  // rows of one key-value head
-  std::int64_t head;     // elements of one key-value head's rows
-  std::int64_t all;      // of all heads' rows
-  std::int64_t stride, rows;
-  std::int64_t per_thread;
+/// Rows that are shown to keys together, and where a query range's first tile is in their list.
+struct QueryTile {
+  std::int64_t row, rows;
 };
 
-/// What all owners read, and the parts of dq. Stacked: [Hkv, T * heads, D] or [Hkv, T * heads].
-template <class T>
-struct Shared {
-  T *q, *d_out;  // q is scaled
-  T *lse, *delta;
-  T* dq;  // [parts] of these
-};
-
-/// One thread's tiles.
-template <class T>
-struct Own {
-  Own(T* scratch, const Layout& layout, std::int64_t dim)
-      : scores(scratch),
-        d_scores(scores + layout.rows * layout.stride),
-        dk(d_scores + layout.rows * layout.stride),
-        dv(dk + layout.stride * round_up(dim, kTilePadding)) {}
-  T *scores, *d_scores;  // [rows, stride]
-  T *dk, *dv;            // [keys, dim]
-};
-
-/// A key tile of one head with its sums, which rows add to in the order in which they are shown.
-template <class T>
-struct KeyTile {
-  const Layout& layout;
-  const Shared<T>& shared;
-  Own<T> own;
-  std::int64_t kv_head, part, dim;
-  const T *k, *v;
-  std::int64_t k_stride, v_stride;
-  bool learns;
-
-  /// `count` rows from `row` on see `full` keys, then each its part of a square of `square` keys.
-  void see(std::int64_t row, std::int64_t count, std::int64_t full, std::int64_t square) const {
-    const auto heads = layout.sizes.heads, rows = count * heads;
-    const TileShape shape{rows, heads, full, square, layout.stride};
-    const auto first = kv_head * layout.stacked + row * heads;
-    const T* q = shared.q + first * dim;
-    const T* d_out = shared.d_out + first * dim;
-    T* dq = shared.dq + part * layout.all + first * dim;
-    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, q, dim, k,
-              k_stride, T{0}, own.scores, shape.stride);
-    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, d_out, dim, v,
-              v_stride, T{0}, own.d_scores, shape.stride);
-    gradient_tile(shape, shared.lse + first, shared.delta + first, own.scores, own.d_scores);
-    tile_gemm(Transpose::kNo, Transpose::kNo, rows, dim, full, T{1}, own.d_scores, shape.stride, k,
-              k_stride, T{1}, dq, dim);
-    multiply_square(shape, own.d_scores + full, k + full * k_stride, k_stride, dim, dq);
-    if (!learns) return;
-    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, own.scores, shape.stride,
-              d_out, dim, T{1}, own.dv, dim);
-    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, own.d_scores, shape.stride, q,
-              dim, T{1}, own.dk, dim);
-    multiply_square_transposed(shape, own.scores + full, d_out, dim, own.dv + full * dim);
-    multiply_square_transposed(shape, own.d_scores + full, q, dim, own.dk + full * dim);
-  }
-};
-
-/// Shows the key tile [begin, +length) of `range` to every row that sees it, in packed order.
-template <class T>
-void walk_rows(const AttentionPlan& plan, const KeyRange& range, std::int64_t begin,
-               std::int64_t length, const KeyTile<T>& tile) {
-  const auto queries = plan.query_ranges();
-  const auto step = tile.layout.sizes.query_rows;
-  for (const QueryRun& run : range.runs) {
-    auto query =
-        std::lower_bound(queries.begin(), queries.end(), run.begin,
-                         [](const QueryRange& q, std::int64_t row) { return q.begin < row; });
-    if (run.mask == Mask::kCausal) {
-      for (auto at = begin; at < query->length; at += step) {
-        const auto rows = std::min(step, query->length - at);
-        tile.see(query->begin + at, rows, std::min(length, at - begin),
-                 at < begin + length ? rows : 0);
-      }
-      continue;
-    }
-    for (; query != queries.end() && query->begin < run.begin + run.length; ++query) {
-      for (std::int64_t at = 0; at < query->length; at += step) {
-        tile.see(query->begin + at, std::min(step, query->length - at), length, 0);
-      }
+void list_query_tiles(const AttentionPlan& plan, const TileSizes& sizes,
+                      std::span<std::int64_t> first_tile, std::span<QueryTile> tiles) {
+  std::int64_t next = 0;
+  for (std::size_t q = 0; q < first_tile.size(); ++q) {
+    const QueryRange& range = plan.query_ranges()[q];
+    first_tile[q] = next;
+    for (std::int64_t at = 0; at < range.length; at += sizes.query_rows) {
+      tiles[static_cast<std::size_t>(next++)] = {range.begin + at,
+                                                 std::min(sizes.query_rows, range.length - at)};
     }
   }
 }
 
-template <class T>
-void write_rows(const T* from, std::int64_t rows, std::int64_t dim, double beta, T* to,
-                std::int64_t stride) {
-  for (std::int64_t j = 0; j < rows; ++j, from += dim, to += stride) {
-    for (std::int64_t d = 0; d < dim; ++d) to[d] = beta == 0.0 ? from[d] : to[d] + from[d];
-  }
-}
-
-/// All key tiles of one head and part, in the plan's order.
-template <class T>
-void run_part(const AttentionPlan& plan, const Layout& layout, const Shared<T>& shared,
-              std::span<const std::int64_t> places, std::int64_t kv_head, std::int64_t part,
-              T* scratch, std::span<const KeySpace> spaces, std::span<const KeySpaceGrad> grads,
-              std::int64_t dim) {
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const KeyRange& range = plan.key_ranges()[r];
-    const auto space = static_cast<std::size_t>(range.space);
-    const auto& [k, v] = spaces[space];
-    const auto& [dk, dv, beta] = grads[space];
-    const EvenTiles tiles = key_tiles(range, layout.sizes);
-    for (std::int64_t t = 0; t < tiles.count(); ++t) {
-      if (part_of(places[r] + t, layout.sizes.dq_parts) != part) continue;
-      const auto begin = t * tiles.size, length = tiles.length(begin), row = range.begin + begin;
-      const KeyTile<T> tile{layout,
-                            shared,
-                            Own<T>(scratch, layout, dim),
-                            kv_head,
-                            part,
-                            dim,
-                            k.data<T>() + row * k.strides()[0] + kv_head * k.strides()[1],
-                            v.data<T>() + row * v.strides()[0] + kv_head * v.strides()[1],
-                            k.strides()[0],
-                            v.strides()[0],
-                            dk.bytes() != nullptr};
-      std::fill_n(tile.own.dk, length * dim, T{0});
-      std::fill_n(tile.own.dv, length * dim, T{0});
-      walk_rows(plan, range, begin, length, tile);
-      if (!tile.learns) continue;
-      write_rows(tile.own.dk, length, dim, beta,
-                 dk.data<T>() + row * dk.strides()[0] + kv_head * dk.strides()[1], dk.strides()[0]);
-      write_rows(tile.own.dv, length, dim, beta,
-                 dv.data<T>() + row * dv.strides()[0] + kv_head * dv.strides()[1], dv.strides()[0]);
-    }
-  }
-}
-
-struct Item {
+/// A walk: all key tiles of one head and part.
+struct Walk {
   std::int64_t kv_head, part, cost;
 };
-constexpr std::int64_t kItemFields = sizeof(Item) / sizeof(std::int64_t);
 
 /// Longest first.
-void list_items(const AttentionPlan& plan, const TileSizes& sizes,
-                std::span<const std::int64_t> places, std::span<Item> items) {
-  for (std::size_t i = 0; i < items.size(); ++i) {
+void list_walks(const AttentionPlan& plan, const TileSizes& sizes,
+                std::span<const std::int64_t> places, std::span<Walk> walks) {
+  for (std::size_t i = 0; i < walks.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
-    items[i] = {index / sizes.dq_parts, index % sizes.dq_parts, 0};
+    walks[i] = {index / sizes.dq_parts, index % sizes.dq_parts, 0};
   }
   for (std::size_t r = 0; r < places.size(); ++r) {
     const KeyRange& range = plan.key_ranges()[r];
@@ -216,29 +83,272 @@ void list_items(const AttentionPlan& plan, const TileSizes& sizes,
         rows += run.mask == Mask::kFull ? run.length : run.length - t * tiles.size;
       }
       const auto part = part_of(places[r] + t, sizes.dq_parts);
-      for (Item& item : items) {
-        if (item.part == part) item.cost += rows * tiles.length(t * tiles.size);
+      for (Walk& walk : walks) {
+        if (walk.part == part) walk.cost += rows * tiles.length(t * tiles.size);
       }
     }
   }
-  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+  std::sort(walks.begin(), walks.end(), [](const Walk& a, const Walk& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
     return a.kv_head != b.kv_head ? a.kv_head < b.kv_head : a.part < b.part;
   });
 }
+
+/// Everything that is leased, and how large it is. Stacked: [Hkv, T * heads, D] or [Hkv, T *
+/// heads].
+struct Sizes {
+  Sizes(const AttentionPlan& plan, std::int64_t num_attention_heads, std::int64_t num_kv_heads,
+        std::int64_t head_dim, int threads)
+      : tile(num_attention_heads, num_kv_heads),
+        kv_heads(num_kv_heads),
+        dim(head_dim),
+        stacked(plan.query_rows() * tile.heads),
+        all(stacked * kv_heads * dim),
+        stride(round_up(std::max(TileSizes::kBackwardKeys, tile.query_rows), kTilePadding)),
+        score_rows(round_up(tile.stacked_rows(), kTilePadding)),
+        per_thread(2 * score_rows * stride + 2 * stride * round_up(dim, kTilePadding)),
+        key_ranges(std::ssize(plan.key_ranges())),
+        query_ranges(std::ssize(plan.query_ranges())),
+        walks(kv_heads * tile.dq_parts) {
+    for (const QueryRange& range : plan.query_ranges()) {
+      query_tiles += divide_up(range.length, tile.query_rows);
+    }
+    floats = {all,
+              all,
+              all * tile.dq_parts,
+              stacked * kv_heads,
+              stacked * kv_heads,
+              per_thread * threads};
+    integers = {key_ranges, query_ranges, 2 * query_tiles, 3 * walks, query_tiles * walks};
+  }
+
+  TileSizes tile;
+  std::int64_t kv_heads, dim;
+  std::int64_t stacked;  // rows of one key-value head
+  std::int64_t all;      // elements of all stacked rows
+  std::int64_t stride, score_rows, per_thread;
+  std::int64_t key_ranges, query_ranges, walks, query_tiles = 0;
+  std::array<std::int64_t, 6> floats;    // q, d_out, dq parts, lse, delta, own tiles
+  std::array<std::int64_t, 5> integers;  // places, first tiles, query tiles, walks, touched
+};
+
+/// One call.
+template <class T>
+class Backward {
+ public:
+  Backward(ScratchScope& scratch, ExecContext& ctx, const AttentionPlan& plan, const Sizes& sizes,
+           std::span<const KeySpace> spaces, std::span<const KeySpaceGrad> grads)
+      : ctx_(ctx), plan_(plan), sizes_(sizes), spaces_(spaces), grads_(grads) {
+    std::array<std::int64_t*, 5> integers;
+    for (std::size_t i = 0; i < integers.size(); ++i) {
+      integers[i] = scratch.lease(DType::kI64, {sizes.integers[i]}).data<std::int64_t>();
+    }
+    const auto count = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+    places_ = {integers[0], count(sizes.key_ranges)};
+    first_tile_ = {integers[1], count(sizes.query_ranges)};
+    tiles_ = {reinterpret_cast<QueryTile*>(integers[2]), count(sizes.query_tiles)};
+    walks_ = {reinterpret_cast<Walk*>(integers[3]), count(sizes.walks)};
+    touched_ = {integers[4], count(sizes.integers[4])};
+    list_places(plan, sizes.tile, places_);
+    list_query_tiles(plan, sizes.tile, first_tile_, tiles_);
+    list_walks(plan, sizes.tile, places_, walks_);
+    std::fill(touched_.begin(), touched_.end(), 0);
+    T** const floats[] = {&q_, &d_out_, &dq_, &lse_, &delta_, &own_};
+    for (std::size_t i = 0; i < sizes.floats.size(); ++i) {
+      *floats[i] = scratch.lease(kDTypeOf<T>, {sizes.floats[i]}).template data<T>();
+    }
+  }
+
+  /// Stacks q and d_out and computes delta = rowsum(d_out * out).
+  void prepare(ConstTensorView q, ConstTensorView out, ConstTensorView lse, ConstTensorView d_out,
+               double scale) {
+    for_each_query_tile([&](std::int64_t kv, std::int64_t, const QueryTile& tile) {
+      const auto heads = sizes_.tile.heads, rows = tile.rows * heads, dim = sizes_.dim;
+      const auto first = kv * sizes_.stacked + tile.row * heads;
+      // Scores in units of ln 2, as 2^x is cheaper than e^x.
+      stack_rows(at(q, tile.row, kv * heads), q.strides()[0], q.strides()[1], rows, heads, dim,
+                 static_cast<T>(scale * std::numbers::log2e), q_ + first * dim);
+      stack_rows(at(d_out, tile.row, kv * heads), d_out.strides()[0], d_out.strides()[1], rows,
+                 heads, dim, T{1}, d_out_ + first * dim);
+      row_dots(at(out, tile.row, kv * heads), out.strides()[0], out.strides()[1],
+               d_out_ + first * dim, rows, heads, dim, delta_ + first);
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const T* from = lse.data<T>() + (kv * heads + h) * lse.strides()[0] + tile.row;
+        for (std::int64_t i = 0; i < tile.rows; ++i) {
+          lse_[first + i * heads + h] = from[i] * static_cast<T>(std::numbers::log2e);
+        }
+      }
+    });
+  }
+
+  void walk_all() {
+    parallel_for(ctx_, sizes_.walks, [&](std::int64_t i) {
+      const Walk& walk = walks_[static_cast<std::size_t>(i)];
+      for (std::size_t r = 0; r < places_.size(); ++r) {
+        const EvenTiles tiles = key_tiles(plan_.key_ranges()[r], sizes_.tile);
+        for (std::int64_t t = 0; t < tiles.count(); ++t) {
+          if (part_of(places_[r] + t, sizes_.tile.dq_parts) != walk.part) continue;
+          run_key_tile(walk, plan_.key_ranges()[r], t * tiles.size, tiles.length(t * tiles.size));
+        }
+      }
+    });
+  }
+
+  /// Sums the parts of dq that hold something.
+  void finish(double scale, TensorView dq) {
+    for_each_query_tile([&](std::int64_t kv, std::int64_t index, const QueryTile& tile) {
+      const auto heads = sizes_.tile.heads;
+      const auto first = (kv * sizes_.stacked + tile.row * heads) * sizes_.dim;
+      std::array<const T*, TileSizes::kMaxParts> parts;
+      std::int64_t count = 0;
+      for (std::int64_t part = 0; part < sizes_.tile.dq_parts; ++part) {
+        if (touched(kv, part, index) == 0) continue;
+        parts[static_cast<std::size_t>(count++)] = dq_ + part * sizes_.all + first;
+      }
+      sum_parts(parts.data(), count, tile.rows * heads, heads, sizes_.dim, static_cast<T>(scale),
+                at(dq, tile.row, kv * heads), dq.strides()[0], dq.strides()[1]);
+    });
+  }
+
+ private:
+  /// A key tile with its sums.
+  struct KeyTile {
+    const Walk& walk;
+    const T *k, *v;
+    std::int64_t k_stride, v_stride;
+    bool learns;
+    T *scores, *d_scores;  // [score_rows, stride]
+    T *dk, *dv;            // [keys, dim]; dk in units of ln 2
+  };
+
+  template <class View>
+  static auto* at(const View& view, std::int64_t row, std::int64_t head) {
+    return view.template data<T>() + row * view.strides()[0] + head * view.strides()[1];
+  }
+
+  std::int64_t& touched(std::int64_t kv, std::int64_t part, std::int64_t tile) {
+    return touched_[static_cast<std::size_t>(
+        (kv * sizes_.tile.dq_parts + part) * sizes_.query_tiles + tile)];
+  }
+
+  template <class F>
+  void for_each_query_tile(const F& f) {
+    parallel_for(ctx_, sizes_.query_tiles * sizes_.kv_heads, [&](std::int64_t i) {
+      const auto tile = i % sizes_.query_tiles;
+      f(i / sizes_.query_tiles, tile, tiles_[static_cast<std::size_t>(tile)]);
+    });
+  }
+
+  void run_key_tile(const Walk& walk, const KeyRange& range, std::int64_t begin,
+                    std::int64_t length) {
+    const auto& [k, v] = spaces_[static_cast<std::size_t>(range.space)];
+    const auto& [dk, dv, beta] = grads_[static_cast<std::size_t>(range.space)];
+    const auto row = range.begin + begin, dim = sizes_.dim;
+    T* scores = own_ + omp_get_thread_num() * sizes_.per_thread;
+    T* d_scores = scores + sizes_.score_rows * sizes_.stride;
+    T* tile_dk = d_scores + sizes_.score_rows * sizes_.stride;
+    T* tile_dv = tile_dk + sizes_.stride * round_up(dim, kTilePadding);
+    const KeyTile tile{walk,
+                       at(k, row, walk.kv_head),
+                       at(v, row, walk.kv_head),
+                       k.strides()[0],
+                       v.strides()[0],
+                       dk.bytes() != nullptr,
+                       scores,
+                       d_scores,
+                       tile_dk,
+                       tile_dv};
+    std::fill_n(tile_dk, length * dim, T{0});
+    std::fill_n(tile_dv, length * dim, T{0});
+    show_rows(tile, range, begin, length);
+    if (!tile.learns) return;
+    const bool add = beta != 0.0;
+    write_rows(tile_dk, length, dim, static_cast<T>(std::numbers::ln2), add,
+               at(dk, row, walk.kv_head), dk.strides()[0]);
+    write_rows(tile_dv, length, dim, T{1}, add, at(dv, row, walk.kv_head), dv.strides()[0]);
+  }
+
+  /// Shows the key tile [begin, +length) of `range` to every row that sees it, in packed order.
+  void show_rows(const KeyTile& tile, const KeyRange& range, std::int64_t begin,
+                 std::int64_t length) {
+    const auto queries = plan_.query_ranges();
+    const auto step = sizes_.tile.query_rows;
+    for (const QueryRun& run : range.runs) {
+      auto query =
+          std::lower_bound(queries.begin(), queries.end(), run.begin,
+                           [](const QueryRange& q, std::int64_t first) { return q.begin < first; });
+      for (; query != queries.end() && query->begin < run.begin + run.length; ++query) {
+        const bool causal = run.mask == Mask::kCausal;
+        const auto first = first_tile_[static_cast<std::size_t>(query - queries.begin())];
+        // Key tiles of a square begin where a tile of its rows begins.
+        for (auto i = causal ? begin : 0; i < query->length; i += step) {
+          const auto index = first + i / step;
+          const auto rows = tiles_[static_cast<std::size_t>(index)].rows;
+          const bool diagonal = causal && i < begin + length;
+          show(tile, index, diagonal ? i - begin : length, diagonal ? rows : 0);
+        }
+      }
+    }
+  }
+
+  /// Rows of one query tile see `full` keys, then each its part of a square of `square` keys.
+  void show(const KeyTile& tile, std::int64_t index, std::int64_t full, std::int64_t square) {
+    const auto& [row, count] = tiles_[static_cast<std::size_t>(index)];
+    const auto heads = sizes_.tile.heads, rows = count * heads, dim = sizes_.dim;
+    const auto first = tile.walk.kv_head * sizes_.stacked + row * heads;
+    const TileShape shape{rows, heads, full, square, sizes_.stride};
+    const T* q = q_ + first * dim;
+    const T* d_out = d_out_ + first * dim;
+    T* dq = dq_ + tile.walk.part * sizes_.all + first * dim;
+    std::int64_t& dq_holds = touched(tile.walk.kv_head, tile.walk.part, index);
+
+    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, q, dim, tile.k,
+              tile.k_stride, T{0}, tile.scores, shape.stride);
+    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, d_out, dim, tile.v,
+              tile.v_stride, T{0}, tile.d_scores, shape.stride);
+    gradient_tile(shape, lse_ + first, delta_ + first, tile.scores, tile.d_scores);
+
+    tile_gemm(Transpose::kNo, Transpose::kNo, rows, dim, full, T{1}, tile.d_scores, shape.stride,
+              tile.k, tile.k_stride, dq_holds != 0 ? T{1} : T{0}, dq, dim);
+    dq_holds = 1;
+    multiply_square(shape, tile.d_scores + full, tile.k + full * tile.k_stride, tile.k_stride, dim,
+                    dq);
+    if (!tile.learns) return;
+    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, tile.scores, shape.stride,
+              d_out, dim, T{1}, tile.dv, dim);
+    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, tile.d_scores, shape.stride,
+              q, dim, T{1}, tile.dk, dim);
+    multiply_square_transposed(shape, tile.scores + full, d_out, dim, tile.dv + full * dim);
+    multiply_square_transposed(shape, tile.d_scores + full, q, dim, tile.dk + full * dim);
+  }
+
+  ExecContext& ctx_;
+  const AttentionPlan& plan_;
+  const Sizes& sizes_;
+  std::span<const KeySpace> spaces_;
+  std::span<const KeySpaceGrad> grads_;
+
+  std::span<std::int64_t> places_;      // [key ranges]
+  std::span<std::int64_t> first_tile_;  // [query ranges]
+  std::span<QueryTile> tiles_;
+  std::span<Walk> walks_;
+  std::span<std::int64_t> touched_;  // [Hkv, parts, query tiles] 1: that part of dq holds something
+  T *q_, *d_out_;                    // stacked; q in units of ln 2
+  T* dq_;                            // [parts] stacked
+  T *lse_, *delta_;                  // stacked; lse in units of ln 2
+  T* own_;                           // [threads, per_thread]
+};
 
 }  // namespace
 
 std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan, std::int64_t heads,
                                                      std::int64_t kv_heads, std::int64_t dim,
                                                      DType dtype, int threads) {
-  const TileSizes sizes(heads, kv_heads);
-  const Layout layout(plan, sizes, kv_heads, dim);
-  const auto bytes = [&](std::int64_t elements) { return Arena::leased_bytes(dtype, {elements}); };
-  return Arena::leased_bytes(DType::kI64, {std::ssize(plan.key_ranges())}) +
-         Arena::leased_bytes(DType::kI64, {kv_heads * sizes.dq_parts, kItemFields}) +
-         2 * bytes(layout.all) + 2 * bytes(layout.stacked * kv_heads) +
-         bytes(layout.all * sizes.dq_parts) + bytes(layout.per_thread * threads);
+  const Sizes sizes(plan, heads, kv_heads, dim, threads);
+  std::int64_t bytes = 0;
+  for (const auto n : sizes.integers) bytes += Arena::leased_bytes(DType::kI64, {n});
+  for (const auto n : sizes.floats) bytes += Arena::leased_bytes(dtype, {n});
+  return bytes;
 }
 
 void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, ConstTensorView q,
@@ -246,75 +356,15 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
                                ConstTensorView softmax_lse, ConstTensorView d_out,
                                double softmax_scale, TensorView dq,
                                std::span<const KeySpaceGrad> grads) {
-  const auto heads = q.shape()[1], dim = q.shape()[2];
-  const auto kv_heads = spaces.empty() ? heads : spaces[0].k.shape()[1];
-  const TileSizes sizes(heads, kv_heads);
-  const Layout layout(plan, sizes, kv_heads, dim);
-
+  const auto heads = q.shape()[1];
+  const Sizes sizes(plan, heads, spaces.empty() ? heads : spaces[0].k.shape()[1], q.shape()[2],
+                    ctx.threads);
   ScratchScope scratch(ctx.scratch);
-  const auto key_ranges = std::ssize(plan.key_ranges());
-  const std::span places(scratch.lease(DType::kI64, {key_ranges}).data<std::int64_t>(),
-                         static_cast<std::size_t>(key_ranges));
-  list_places(plan, sizes, places);
-  const auto item_count = kv_heads * sizes.dq_parts;
-  const std::span items(
-      reinterpret_cast<Item*>(scratch.lease(DType::kI64, {item_count, kItemFields}).bytes()),
-      static_cast<std::size_t>(item_count));
-  list_items(plan, sizes, places, items);
-
   visit_float(q.dtype(), [&]<class T>(TypeTag<T>) {
-    const auto lease = [&](std::int64_t n) { return scratch.lease(q.dtype(), {n}).data<T>(); };
-    const auto scale = static_cast<T>(softmax_scale);
-    Shared<T> shared;
-    shared.q = lease(layout.all);
-    shared.d_out = lease(layout.all);
-    shared.lse = lease(layout.stacked * kv_heads);
-    shared.delta = lease(layout.stacked * kv_heads);
-    shared.dq = lease(layout.all * sizes.dq_parts);
-    T* per_thread = lease(layout.per_thread * ctx.threads);
-    const auto at = [](const auto& view, std::int64_t row, std::int64_t head) {
-      return view.template data<T>() + row * view.strides()[0] + head * view.strides()[1];
-    };
-    const auto blocks = divide_up(plan.query_rows(), kRowBlock);
-
-    parallel_for(ctx, blocks * kv_heads, [&](std::int64_t i) {
-      const auto kv = i / blocks, row = i % blocks * kRowBlock, head = kv * sizes.heads;
-      const auto rows = std::min(kRowBlock, plan.query_rows() - row);
-      const auto stacked = rows * sizes.heads;
-      const auto first = kv * layout.stacked + row * sizes.heads;
-      stack_rows(at(q, row, head), q.strides()[0], q.strides()[1], stacked, sizes.heads, dim, scale,
-                 shared.q + first * dim);
-      stack_rows(at(d_out, row, head), d_out.strides()[0], d_out.strides()[1], stacked, sizes.heads,
-                 dim, T{1}, shared.d_out + first * dim);
-      row_dots(at(out, row, head), out.strides()[0], out.strides()[1], shared.d_out + first * dim,
-               stacked, sizes.heads, dim, shared.delta + first);
-      for (std::int64_t r = 0; r < stacked; ++r) {
-        shared.lse[first + r] =
-            softmax_lse.data<T>()[(head + r % sizes.heads) * softmax_lse.strides()[0] + row +
-                                  r / sizes.heads];
-      }
-      for (std::int64_t part = 0; part < sizes.dq_parts; ++part) {
-        std::fill_n(shared.dq + part * layout.all + first * dim, stacked * dim, T{0});
-      }
-    });
-
-    parallel_for(ctx, item_count, [&](std::int64_t i) {
-      const Item& item = items[static_cast<std::size_t>(i)];
-      run_part<T>(plan, layout, shared, places, item.kv_head, item.part,
-                  per_thread + omp_get_thread_num() * layout.per_thread, spaces, grads, dim);
-    });
-
-    parallel_for(ctx, blocks * kv_heads, [&](std::int64_t i) {
-      const auto kv = i / blocks, first_row = i % blocks * kRowBlock;
-      const auto end = std::min(first_row + kRowBlock, plan.query_rows());
-      for (auto row = first_row; row < end; ++row) {
-        for (std::int64_t h = 0; h < sizes.heads; ++h) {
-          const auto stacked = kv * layout.stacked + row * sizes.heads + h;
-          sum_parts(shared.dq + stacked * dim, layout.all, sizes.dq_parts, dim, scale,
-                    at(dq, row, kv * sizes.heads + h));
-        }
-      }
-    });
+    Backward<T> backward(scratch, ctx, plan, sizes, spaces, grads);
+    backward.prepare(q, out, softmax_lse, d_out, softmax_scale);
+    backward.walk_all();
+    backward.finish(softmax_scale, dq);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "attention/cpu/prefix_attention_tiles.hpp"
 #include "attention/prefix_attention.hpp"
@@ -96,12 +97,19 @@ class Tile {
     empty_ = false;
   }
 
-  void finish(std::int64_t i, std::int64_t head, T* out, T* lse) const {
-    const auto row = i * heads_ + head;
-    const T* o = o_ + row * dim_;
-    const T inverse = empty_ ? T{0} : 1 / sum_[row];
-    for (std::int64_t d = 0; d < dim_; ++d) out[d] = o[d] * inverse;
-    *lse = empty_ ? -std::numeric_limits<T>::infinity() : max_[row] + std::log(sum_[row]);
+  /// Scaled outputs and natural LSE of all rows; `out` and `lse` are those of the first row's first
+  /// head.
+  void finish(T* out, std::int64_t out_stride, std::int64_t head_stride, T* lse,
+              std::int64_t lse_stride) {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      T& to = lse[row % heads_ * lse_stride + row / heads_];
+      to = empty_ ? -std::numeric_limits<T>::infinity()
+                  : static_cast<T>(std::numbers::ln2) * (max_[row] + std::log2(sum_[row]));
+      correction_[row] = 1 / sum_[row];
+    }
+    if (!empty_) scale_rows(rows_, dim_, correction_, o_);
+    const T* part = o_;
+    sum_parts(&part, empty_ ? 0 : 1, rows_, heads_, dim_, T{1}, out, out_stride, head_stride);
   }
 
  private:
@@ -123,7 +131,8 @@ void run_item(const AttentionPlan& plan, const TileSizes& sizes, const Item& ite
 
   Tile<T> tile(scratch, Layout(sizes, dim), rows * heads, heads, dim);
   stack_rows(q.data<T>() + first_row * q.strides()[0] + first_head * q.strides()[1], q.strides()[0],
-             q.strides()[1], rows * heads, heads, dim, static_cast<T>(softmax_scale), tile.q());
+             q.strides()[1], rows * heads, heads, dim,
+             static_cast<T>(softmax_scale * std::numbers::log2e), tile.q());
 
   const auto see = [&](std::int32_t key_index, std::int64_t full_rows, std::int64_t square) {
     const KeyRange& key = plan.key_ranges()[static_cast<std::size_t>(key_index)];
@@ -146,13 +155,10 @@ void run_item(const AttentionPlan& plan, const TileSizes& sizes, const Item& ite
   }
   if (range.square != QueryRange::kNoSquare) see(range.square, item.tile_begin, rows);
 
-  for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const auto row = first_row + i, head = first_head + h;
-      tile.finish(i, h, out.data<T>() + row * out.strides()[0] + head * out.strides()[1],
-                  softmax_lse.data<T>() + head * softmax_lse.strides()[0] + row);
-    }
-  }
+  tile.finish(out.data<T>() + first_row * out.strides()[0] + first_head * out.strides()[1],
+              out.strides()[0], out.strides()[1],
+              softmax_lse.data<T>() + first_head * softmax_lse.strides()[0] + first_row,
+              softmax_lse.strides()[0]);
 }
 
 }  // namespace

@@ -29,36 +29,40 @@ Index lanes() {
   return static_cast<Index>(hn::Lanes(Tag<T>()));
 }
 
-/// exp(x) to about an ulp for x <= 88 (709 in double); 0 where it would be subnormal; NaN stays.
-/// x = n ln 2 + r, |r| <= ln 2 / 2; the polynomial is of exp(r).
-/// Source    Moshier's Cephes library, expf: ln 2 in two parts and the polynomial for f32; in f64
-///           Taylor to r^13 (the next term is below 5e-18)
+/// ln(2)^i / i!, the coefficients of 2^r.
+template <int kCount>
+struct PowerSeries {
+  constexpr PowerSeries() {
+    double term = 1;
+    for (int i = 0; i < kCount; ++i) {
+      coefficient[i] = term;
+      term *= 0.693147180559945309417 / (i + 1);
+    }
+  }
+  double coefficient[kCount] = {};
+};
+
+/// 2^x to about an ulp for x <= 127 (1023 in double); 0 where x is so low that products with it
+/// could be subnormal, which are slow; NaN stays. x = n + r with |r| <= 1/2; the next term of
+/// either series is below a sixth of an ulp.
 template <class T>
-HWY_INLINE Vector<T> exponential(Vector<T> x) {
+HWY_INLINE Vector<T> power_of_two(Vector<T> x) {
   const Tag<T> d;
   constexpr bool kSingle = sizeof(T) == 4;
+  constexpr int kTerms = kSingle ? 8 : 14;
+  constexpr PowerSeries<kTerms> kSeries;
   const hn::RebindToUnsigned<Tag<T>> du;
   // Adding 1.5 * 2^mantissa rounds to an integer; the exponent's bias sits there already.
   const auto magic =
       hn::Set(d, static_cast<T>(kSingle ? 12582912.0 + 127 : 6755399441055744.0 + 1023));
-  const auto shifted = hn::MulAdd(x, hn::Set(d, static_cast<T>(1.44269504088896340736)), magic);
-  const auto n = hn::Sub(shifted, magic);
-  auto r =
-      hn::NegMulAdd(n, hn::Set(d, static_cast<T>(kSingle ? 0.693359375 : 6.93145751953125e-1)), x);
-  r = hn::NegMulAdd(
-      n, hn::Set(d, static_cast<T>(kSingle ? -2.12194440e-4 : 1.42860682030941723212e-6)), r);
-  constexpr int kTerms = kSingle ? 6 : 12;
-  constexpr double kSingleTerms[] = {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
-                                     4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1};
-  constexpr double kDoubleTerms[] = {
-      1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320,
-      1.0 / 5040,       1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2};
-  const double* terms = kSingle ? kSingleTerms : kDoubleTerms;
-  auto p = hn::Set(d, static_cast<T>(terms[0]));
-  for (int i = 1; i < kTerms; ++i) p = hn::MulAdd(p, r, hn::Set(d, static_cast<T>(terms[i])));
-  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, T{1})));
+  const auto shifted = hn::Add(x, magic);
+  const auto r = hn::Sub(x, hn::Sub(shifted, magic));
+  auto p = hn::Set(d, static_cast<T>(kSeries.coefficient[kTerms - 1]));
+  for (int i = kTerms - 2; i >= 0; --i) {
+    p = hn::MulAdd(p, r, hn::Set(d, static_cast<T>(kSeries.coefficient[i])));
+  }
   const auto power = hn::BitCast(d, hn::ShiftLeft < kSingle ? 23 : 52 > (hn::BitCast(du, shifted)));
-  const auto underflow = hn::Lt(x, hn::Set(d, static_cast<T>(kSingle ? -87.0 : -708.0)));
+  const auto underflow = hn::Lt(x, hn::Set(d, static_cast<T>(kSingle ? -100.0 : -980.0)));
   return hn::IfThenZeroElse(underflow, hn::Mul(p, power));
 }
 
@@ -88,17 +92,17 @@ T row_max(const T* x, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-/// x = exp(x - max); returns the sum.
+/// x = 2^(x - max); returns the sum.
 template <class T>
-T exp_row(T* x, Index n, T max) {
+T power_row(T* x, Index n, T max) {
   const Tag<T> d;
   const Index step = lanes<T>();
   const auto shift = hn::Set(d, max);
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
   Index i = 0;
   for (; i + 2 * step <= n; i += 2 * step) {
-    const auto e0 = exponential<T>(hn::Sub(hn::LoadU(d, x + i), shift));
-    const auto e1 = exponential<T>(hn::Sub(hn::LoadU(d, x + i + step), shift));
+    const auto e0 = power_of_two<T>(hn::Sub(hn::LoadU(d, x + i), shift));
+    const auto e1 = power_of_two<T>(hn::Sub(hn::LoadU(d, x + i + step), shift));
     hn::StoreU(e0, d, x + i);
     hn::StoreU(e1, d, x + i + step);
     s0 = hn::Add(s0, e0);
@@ -106,7 +110,7 @@ T exp_row(T* x, Index n, T max) {
   }
   for (; i < n; i += step) {
     const auto mask = hn::FirstN(d, static_cast<std::size_t>(n - i));
-    const auto e = hn::IfThenElseZero(mask, exponential<T>(hn::Sub(hn::LoadU(d, x + i), shift)));
+    const auto e = hn::IfThenElseZero(mask, power_of_two<T>(hn::Sub(hn::LoadU(d, x + i), shift)));
     hn::StoreU(e, d, x + i);
     s0 = hn::Add(s0, e);
   }
@@ -127,12 +131,12 @@ void softmax_rows(const TileShape& tile, T* scores, T* max, T* sum, T* correctio
     for (Index i = rows; i < kTilePadding; ++i) next[i] = 0;
     for (Index i = 0; i < kTilePadding; i += lanes<T>()) {
       const auto before = hn::LoadU(d, max + begin + i);
-      hn::StoreU(exponential<T>(hn::Sub(before, hn::LoadU(d, next + i))), d,
+      hn::StoreU(power_of_two<T>(hn::Sub(before, hn::LoadU(d, next + i))), d,
                  correction + begin + i);
     }
     for (Index i = 0; i < rows; ++i) {
       const Index row = begin + i;
-      const T added = exp_row(scores + row * tile.stride, seen<T>(tile, row), next[i]);
+      const T added = power_row(scores + row * tile.stride, seen<T>(tile, row), next[i]);
       sum[row] = sum[row] * correction[row] + added;
       max[row] = next[i];
     }
@@ -162,7 +166,7 @@ void gradient_rows(const TileShape& tile, const T* lse, const T* delta, T* score
     T* g = d_p + row * tile.stride;
     const Index n = seen<T>(tile, row);
     for (Index i = 0; i < n; i += step) {  // may run over into the padding
-      const auto p = exponential<T>(hn::Sub(hn::LoadU(d, s + i), shift));
+      const auto p = power_of_two<T>(hn::Sub(hn::LoadU(d, s + i), shift));
       hn::StoreU(p, d, s + i);
       hn::StoreU(hn::Mul(p, hn::Sub(hn::LoadU(d, g + i), level)), d, g + i);
     }
@@ -213,24 +217,31 @@ void add_row_products(const T* w, Index w_stride, const T* b, Index b_stride, In
   }
 }
 
+/// kRows stacked rows from `first` on: what the first of them sees together, the rest one by one.
+template <class T, int kRows>
+void square_rows(const TileShape& tile, Index first, const T* w, const T* b, Index b_stride,
+                 Index dim, T* out) {
+  const Index common = first / tile.heads + 1;
+  w += first * tile.stride;
+  out += first * dim;
+  add_row_products<T, kRows>(w, tile.stride, b, b_stride, common, out, dim, dim);
+  for (Index r = 1; r < kRows; ++r) {
+    const Index more = (first + r) / tile.heads + 1 - common;
+    if (more == 0) continue;
+    add_row_products<T, 1>(w + r * tile.stride + common, tile.stride, b + common * b_stride,
+                           b_stride, more, out + r * dim, dim, dim);
+  }
+}
+
 template <class T>
 void square(const TileShape& tile, const T* w, const T* b, Index b_stride, Index dim, T* out) {
-  for (Index i = 0; i < tile.square; ++i) {
-    const Index first = i * tile.heads;
-    Index h = 0;
-    for (; h + 4 <= tile.heads; h += 4) {
-      add_row_products<T, 4>(w + (first + h) * tile.stride, tile.stride, b, b_stride, i + 1,
-                             out + (first + h) * dim, dim, dim);
-    }
-    for (; h + 3 <= tile.heads; h += 3) {
-      add_row_products<T, 3>(w + (first + h) * tile.stride, tile.stride, b, b_stride, i + 1,
-                             out + (first + h) * dim, dim, dim);
-    }
-    for (; h < tile.heads; ++h) {
-      add_row_products<T, 1>(w + (first + h) * tile.stride, tile.stride, b, b_stride, i + 1,
-                             out + (first + h) * dim, dim, dim);
-    }
+  if (tile.square == 0) return;
+  Index r = 0;
+  if (tile.heads % 3 == 0) {  // such groups have no rest
+    for (; r + 3 <= tile.rows; r += 3) square_rows<T, 3>(tile, r, w, b, b_stride, dim, out);
   }
+  for (; r + 4 <= tile.rows; r += 4) square_rows<T, 4>(tile, r, w, b, b_stride, dim, out);
+  for (; r < tile.rows; ++r) square_rows<T, 1>(tile, r, w, b, b_stride, dim, out);
 }
 
 /// Adds sum over stacked rows r in [first, rows) of w[r][k] a[r] to kKeys rows of `out`.
@@ -315,34 +326,58 @@ void dots(const T* a, Index a_stride, Index head_stride, const T* b, Index rows,
           Index dim, T* out) {
   const Tag<T> d;
   const Index step = lanes<T>();
-  for (Index r = 0; r < rows; ++r, b += dim) {
-    const T* from = a + r / heads * a_stride + r % heads * head_stride;
-    auto acc = hn::Zero(d);
-    Index c = 0;
-    for (; c + step <= dim; c += step) {
-      acc = hn::MulAdd(hn::LoadU(d, from + c), hn::LoadU(d, b + c), acc);
+  for (Index i = 0; i < rows / heads; ++i) {
+    for (Index h = 0; h < heads; ++h, b += dim, ++out) {
+      const T* from = a + i * a_stride + h * head_stride;
+      auto acc = hn::Zero(d);
+      Index c = 0;
+      for (; c + step <= dim; c += step) {
+        acc = hn::MulAdd(hn::LoadU(d, from + c), hn::LoadU(d, b + c), acc);
+      }
+      T sum = hn::GetLane(hn::SumOfLanes(d, acc));
+      for (; c < dim; ++c) sum += from[c] * b[c];
+      *out = sum;
     }
-    T sum = hn::GetLane(hn::SumOfLanes(d, acc));
-    for (; c < dim; ++c) sum += from[c] * b[c];
-    out[r] = sum;
   }
 }
 
 template <class T>
-void add_parts(const T* parts, Index part_stride, Index count, Index n, T scale, T* dst) {
+void add_parts(const T* const* parts, Index count, Index rows, Index heads, Index dim, T factor,
+               T* dst, Index dst_stride, Index head_stride) {
   const Tag<T> d;
   const Index step = lanes<T>();
-  const auto factor = hn::Set(d, scale);
-  Index i = 0;
-  for (; i + step <= n; i += step) {
-    auto sum = hn::LoadU(d, parts + i);
-    for (Index p = 1; p < count; ++p) sum = hn::Add(sum, hn::LoadU(d, parts + p * part_stride + i));
-    hn::StoreU(hn::Mul(factor, sum), d, dst + i);
+  const auto f = hn::Set(d, factor);
+  Index from = 0;
+  for (Index i = 0; i < rows / heads; ++i) {
+    for (Index h = 0; h < heads; ++h, from += dim) {
+      T* to = dst + i * dst_stride + h * head_stride;
+      Index c = 0;
+      for (; c + step <= dim; c += step) {
+        auto sum = hn::Zero(d);
+        for (Index p = 0; p < count; ++p) sum = hn::Add(sum, hn::LoadU(d, parts[p] + from + c));
+        hn::StoreU(hn::Mul(f, sum), d, to + c);
+      }
+      for (; c < dim; ++c) {
+        T sum = 0;
+        for (Index p = 0; p < count; ++p) sum += parts[p][from + c];
+        to[c] = factor * sum;
+      }
+    }
   }
-  for (; i < n; ++i) {
-    T sum = parts[i];
-    for (Index p = 1; p < count; ++p) sum += parts[p * part_stride + i];
-    dst[i] = scale * sum;
+}
+
+template <class T>
+void write(const T* src, Index rows, Index dim, T factor, bool add, T* dst, Index dst_stride) {
+  const Tag<T> d;
+  const Index step = lanes<T>();
+  const auto f = hn::Set(d, factor);
+  for (Index r = 0; r < rows; ++r, src += dim, dst += dst_stride) {
+    Index c = 0;
+    for (; c + step <= dim; c += step) {
+      const auto x = hn::LoadU(d, src + c);
+      hn::StoreU(add ? hn::MulAdd(f, x, hn::LoadU(d, dst + c)) : hn::Mul(f, x), d, dst + c);
+    }
+    for (; c < dim; ++c) dst[c] = add ? dst[c] + factor * src[c] : factor * src[c];
   }
 }
 
@@ -369,8 +404,12 @@ void add_parts(const T* parts, Index part_stride, Index count, Index n, T scale,
                     Index dim, T* out) {                                                           \
     dots<T>(a, lda, lh, b, rows, heads, dim, out);                                                 \
   }                                                                                                \
-  void AddParts##Suffix(const T* parts, Index ld, Index count, Index n, T factor, T* dst) {        \
-    add_parts<T>(parts, ld, count, n, factor, dst);                                                \
+  void AddParts##Suffix(const T* const* parts, Index count, Index rows, Index heads, Index dim,    \
+                        T factor, T* dst, Index ld, Index lh) {                                    \
+    add_parts<T>(parts, count, rows, heads, dim, factor, dst, ld, lh);                             \
+  }                                                                                                \
+  void Write##Suffix(const T* src, Index rows, Index dim, T factor, bool add, T* dst, Index ld) {  \
+    write<T>(src, rows, dim, factor, add, dst, ld);                                                \
   }
 COPPICE_ATTENTION_KERNELS(float, F32)
 COPPICE_ATTENTION_KERNELS(double, F64)
@@ -385,42 +424,47 @@ namespace coppice::cpu {
 
 using Index = std::int64_t;
 
-#define COPPICE_ATTENTION_DISPATCH(T, Suffix)                                                     \
-  HWY_EXPORT(Softmax##Suffix);                                                                    \
-  HWY_EXPORT(Scale##Suffix);                                                                      \
-  HWY_EXPORT(Gradient##Suffix);                                                                   \
-  HWY_EXPORT(Square##Suffix);                                                                     \
-  HWY_EXPORT(SquareTransposed##Suffix);                                                           \
-  HWY_EXPORT(Stack##Suffix);                                                                      \
-  HWY_EXPORT(Dots##Suffix);                                                                       \
-  HWY_EXPORT(AddParts##Suffix);                                                                   \
-  void softmax_tile(const TileShape& tile, T* s, T* max, T* sum, T* c) {                          \
-    HWY_DYNAMIC_DISPATCH(Softmax##Suffix)(tile, s, max, sum, c);                                  \
-  }                                                                                               \
-  void scale_rows(Index rows, Index dim, const T* f, T* x) {                                      \
-    HWY_DYNAMIC_DISPATCH(Scale##Suffix)(rows, dim, f, x);                                         \
-  }                                                                                               \
-  void gradient_tile(const TileShape& tile, const T* lse, const T* delta, T* s, T* g) {           \
-    HWY_DYNAMIC_DISPATCH(Gradient##Suffix)(tile, lse, delta, s, g);                               \
-  }                                                                                               \
-  void multiply_square(const TileShape& tile, const T* w, const T* b, Index ldb, Index dim,       \
-                       T* o) {                                                                    \
-    HWY_DYNAMIC_DISPATCH(Square##Suffix)(tile, w, b, ldb, dim, o);                                \
-  }                                                                                               \
-  void multiply_square_transposed(const TileShape& tile, const T* w, const T* a, Index dim,       \
-                                  T* o) {                                                         \
-    HWY_DYNAMIC_DISPATCH(SquareTransposed##Suffix)(tile, w, a, dim, o);                           \
-  }                                                                                               \
-  void stack_rows(const T* src, Index ld, Index lh, Index rows, Index heads, Index dim, T factor, \
-                  T* dst) {                                                                       \
-    HWY_DYNAMIC_DISPATCH(Stack##Suffix)(src, ld, lh, rows, heads, dim, factor, dst);              \
-  }                                                                                               \
-  void row_dots(const T* a, Index lda, Index lh, const T* b, Index rows, Index heads, Index dim,  \
-                T* out) {                                                                         \
-    HWY_DYNAMIC_DISPATCH(Dots##Suffix)(a, lda, lh, b, rows, heads, dim, out);                     \
-  }                                                                                               \
-  void sum_parts(const T* parts, Index ld, Index count, Index n, T factor, T* dst) {              \
-    HWY_DYNAMIC_DISPATCH(AddParts##Suffix)(parts, ld, count, n, factor, dst);                     \
+#define COPPICE_ATTENTION_DISPATCH(T, Suffix)                                                      \
+  HWY_EXPORT(Softmax##Suffix);                                                                     \
+  HWY_EXPORT(Scale##Suffix);                                                                       \
+  HWY_EXPORT(Gradient##Suffix);                                                                    \
+  HWY_EXPORT(Square##Suffix);                                                                      \
+  HWY_EXPORT(SquareTransposed##Suffix);                                                            \
+  HWY_EXPORT(Stack##Suffix);                                                                       \
+  HWY_EXPORT(Dots##Suffix);                                                                        \
+  HWY_EXPORT(AddParts##Suffix);                                                                    \
+  void softmax_tile(const TileShape& tile, T* s, T* max, T* sum, T* c) {                           \
+    HWY_DYNAMIC_DISPATCH(Softmax##Suffix)(tile, s, max, sum, c);                                   \
+  }                                                                                                \
+  void scale_rows(Index rows, Index dim, const T* f, T* x) {                                       \
+    HWY_DYNAMIC_DISPATCH(Scale##Suffix)(rows, dim, f, x);                                          \
+  }                                                                                                \
+  void gradient_tile(const TileShape& tile, const T* lse, const T* delta, T* s, T* g) {            \
+    HWY_DYNAMIC_DISPATCH(Gradient##Suffix)(tile, lse, delta, s, g);                                \
+  }                                                                                                \
+  void multiply_square(const TileShape& tile, const T* w, const T* b, Index ldb, Index dim,        \
+                       T* o) {                                                                     \
+    HWY_DYNAMIC_DISPATCH(Square##Suffix)(tile, w, b, ldb, dim, o);                                 \
+  }                                                                                                \
+  void multiply_square_transposed(const TileShape& tile, const T* w, const T* a, Index dim,        \
+                                  T* o) {                                                          \
+    HWY_DYNAMIC_DISPATCH(SquareTransposed##Suffix)(tile, w, a, dim, o);                            \
+  }                                                                                                \
+  void stack_rows(const T* src, Index ld, Index lh, Index rows, Index heads, Index dim, T factor,  \
+                  T* dst) {                                                                        \
+    HWY_DYNAMIC_DISPATCH(Stack##Suffix)(src, ld, lh, rows, heads, dim, factor, dst);               \
+  }                                                                                                \
+  void row_dots(const T* a, Index lda, Index lh, const T* b, Index rows, Index heads, Index dim,   \
+                T* out) {                                                                          \
+    HWY_DYNAMIC_DISPATCH(Dots##Suffix)(a, lda, lh, b, rows, heads, dim, out);                      \
+  }                                                                                                \
+  void sum_parts(const T* const* parts, Index count, Index rows, Index heads, Index dim, T factor, \
+                 T* dst, Index ld, Index lh) {                                                     \
+    HWY_DYNAMIC_DISPATCH(AddParts##Suffix)(parts, count, rows, heads, dim, factor, dst, ld, lh);   \
+  }                                                                                                \
+  HWY_EXPORT(Write##Suffix);                                                                       \
+  void write_rows(const T* src, Index rows, Index dim, T factor, bool add, T* dst, Index ld) {     \
+    HWY_DYNAMIC_DISPATCH(Write##Suffix)(src, rows, dim, factor, add, dst, ld);                     \
   }
 COPPICE_ATTENTION_DISPATCH(float, F32)
 COPPICE_ATTENTION_DISPATCH(double, F64)

@@ -33,8 +33,9 @@ void stack_rows(const float* src, std::int64_t src_stride, std::int64_t head_str
 void stack_rows(const double* src, std::int64_t src_stride, std::int64_t head_stride,
                 std::int64_t rows, std::int64_t heads, std::int64_t dim, double scale, double* dst);
 
-/// One step of the online softmax: scores become exp(score - max), max and sum go on, and
-/// `correction` is what sums made before must be multiplied by. Unseen entries are not read.
+/// One step of the online softmax over scores in units of ln 2: scores become 2^(score - max), max
+/// and sum go on, and `correction` is what sums made before must be multiplied by. Unseen entries
+/// are not read.
 void softmax_tile(const TileShape& tile, float* scores, float* max, float* sum, float* correction);
 void softmax_tile(const TileShape& tile, double* scores, double* max, double* sum,
                   double* correction);
@@ -43,7 +44,7 @@ void softmax_tile(const TileShape& tile, double* scores, double* max, double* su
 void scale_rows(std::int64_t rows, std::int64_t dim, const float* factor, float* x);
 void scale_rows(std::int64_t rows, std::int64_t dim, const double* factor, double* x);
 
-/// scores become p = exp(score - lse); d_probability becomes p (d_probability - delta).
+/// scores become p = 2^(score - lse); d_probability becomes p (d_probability - delta).
 void gradient_tile(const TileShape& tile, const float* lse, const float* delta, float* scores,
                    float* d_probability);
 void gradient_tile(const TileShape& tile, const double* lse, const double* delta, double* scores,
@@ -68,10 +69,18 @@ void row_dots(const float* a, std::int64_t a_stride, std::int64_t head_stride, c
 void row_dots(const double* a, std::int64_t a_stride, std::int64_t head_stride, const double* b,
               std::int64_t rows, std::int64_t heads, std::int64_t dim, double* out);
 
-/// dst[i] = scale * (parts[0][i] + parts[1][i] + ...), parts `part_stride` apart.
-void sum_parts(const float* parts, std::int64_t part_stride, std::int64_t count, std::int64_t n,
-               float scale, float* dst);
-void sum_parts(const double* parts, std::int64_t part_stride, std::int64_t count, std::int64_t n,
-               double scale, double* dst);
+/// dst, not stacked, = factor * (parts[0] + parts[1] + ...), each stacked; 0 where count is 0.
+void sum_parts(const float* const* parts, std::int64_t count, std::int64_t rows, std::int64_t heads,
+               std::int64_t dim, float factor, float* dst, std::int64_t dst_stride,
+               std::int64_t head_stride);
+void sum_parts(const double* const* parts, std::int64_t count, std::int64_t rows,
+               std::int64_t heads, std::int64_t dim, double factor, double* dst,
+               std::int64_t dst_stride, std::int64_t head_stride);
+
+/// dst rows, dst_stride apart, = factor * src, or += if `add`.
+void write_rows(const float* src, std::int64_t rows, std::int64_t dim, float factor, bool add,
+                float* dst, std::int64_t dst_stride);
+void write_rows(const double* src, std::int64_t rows, std::int64_t dim, double factor, bool add,
+                double* dst, std::int64_t dst_stride);
 
 }  // namespace coppice::cpu

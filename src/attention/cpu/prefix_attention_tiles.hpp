@@ -18,7 +18,9 @@ struct TileSizes {
   /// Columns of a score tile at most, in forward and backward. Measured on 2 AVX-512 cores with
   /// 2 MiB of second cache each; see bench/prefix_attention_bench.cpp.
   static constexpr std::int64_t kForwardKeys = 256;
-  static constexpr std::int64_t kBackwardKeys = 128;
+  static constexpr std::int64_t kBackwardKeys = 256;
+
+  static constexpr std::int64_t kMaxParts = 4;
 
   TileSizes(std::int64_t num_attention_heads, std::int64_t num_key_value_heads)
       : heads(num_attention_heads / num_key_value_heads),
