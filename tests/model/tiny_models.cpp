@@ -112,6 +112,17 @@ void TinyModel::set_weight(const std::string& name, std::size_t element, double 
   });
 }
 
+void TinyModel::set_weights(const std::map<std::string, std::vector<double>>& weights) {
+  for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
+    const auto& from = weights.at(part.name);
+    const TensorView values = rows_of(part, parameter.value);
+    COPPICE_CHECK(std::ssize(from) == values.numel(), "{} values for {}", from.size(), part.name);
+    visit_float(model_.dtype(), [&]<class T>(TypeTag<T>) {
+      for (std::size_t i = 0; i < from.size(); ++i) values.data<T>()[i] = static_cast<T>(from[i]);
+    });
+  });
+}
+
 PackedBatch grouped(const std::vector<TinyGroup>& groups) {
   Segments segments;
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -52,6 +52,7 @@ class TinyModel {
   std::map<std::string, std::vector<double>> gradients();
   std::map<std::string, std::vector<double>> weights();
   void set_weight(const std::string& name, std::size_t element, double value);
+  void set_weights(const std::map<std::string, std::vector<double>>& weights);
 
  private:
   TestContext context_;
