@@ -27,6 +27,9 @@ int run(int argc, const char* const* argv) {
       "coppice");
   app.set_version_flag("--version", fmt::format("coppice {}", build::kVersion));
   app.require_subcommand(0, 1);
+  app.footer(
+      "\ncoppice SUBCOMMAND --help tells each one's options. Exit status: 0 done, 2 bad usage or "
+      "input\n(every problem is listed), 1 anything else.");
   Commands commands(app);
   add_all_commands(commands);
   try {

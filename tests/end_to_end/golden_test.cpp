@@ -101,9 +101,8 @@ std::vector<GoldenRun> golden_runs() {
   return runs;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(golden_runs()), [](const auto& info) {
-  return info.param.name + "_" + info.param.sharing;
-});
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(golden_runs()),
+                         [](const auto& run) { return run.param.name + "_" + run.param.sharing; });
 
 }  // namespace
 }  // namespace coppice::test
