@@ -68,9 +68,9 @@ Tensors checkpoint_values(const std::string& path, const std::string& prefix) {
   for (const auto& tensor : reader.tensors()) {
     std::string name = tensor.dataset;
     if (!take_prefix(name, prefix)) continue;
-    const auto count = tensor.shape.numel();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count * size_of(tensor.dtype)));
-    reader.read_stored(tensor, 0, count, bytes.data());
+    std::vector<std::byte> bytes(
+        static_cast<std::size_t>(tensor.shape.numel() * size_of(tensor.dtype)));
+    reader.read_stored(tensor, 0, tensor.shape[0], bytes.data());
     tensors[name] = as_doubles(tensor.dtype, bytes);
   }
   return tensors;

@@ -19,7 +19,7 @@ class TinyRun : public testing::Test {
                "run_dir: \"run\"\n"
                "model { checkpoint: \"model.h5\" }\n"
                "data { rollouts: \"rollouts.jsonl\" groups_per_step: 2 epochs: 10 }\n"
-               "batching { sharing: GROUPED max_rows_per_microbatch: 64 }\n"
+               "batching { sharing: GROUPED max_rows_per_microbatch: 48 }\n"
                "loss { kl_coef: 0 entropy_coef: 0.01 }\n"
                "optimizer { learning_rate: 1e-3 weight_decay: 0.1 }\n"
                "limits { max_steps: 4 }\n");

@@ -54,23 +54,17 @@ TEST_F(Train, TwentyStepsGroupedEqualTwentyStepsRepeated) {
 }
 
 TEST_F(Train, RecomputeAndMicrobatchesOfAnySizeChangeNoResult) {
-  ASSERT_EQ(train({"run_dir=none", "numerics.precision=F64"}).status, 0);
-  for (const char* recompute : {"SELECTIVE", "BLOCK"}) {
-    ASSERT_EQ(train({std::string("run_dir=") + recompute, "numerics.precision=F64",
-                     std::string("numerics.recompute=") + recompute})
-                  .status,
-              0);
-    const auto one = checkpoint_values(checkpoint("none", 4));
-    EXPECT_TRUE(one == checkpoint_values(checkpoint(recompute, 4))) << recompute;
-  }
-  ASSERT_EQ(train({"run_dir=large", "numerics.precision=F64",
-                   "batching.max_rows_per_microbatch=999", "checkpoint.keep_precision=true"})
-                .status,
-            0);
-  EXPECT_LE(distance_over_moved(checkpoint_values(checkpoint("large", 4)),
-                                checkpoint_values(checkpoint("none", 4)),
-                                checkpoint_values(dir_ / "model.h5")),
-            1e-4);  // the one without keep_precision holds f32
+  const auto run = [&](const std::string& name, const std::string& assignment) {
+    const auto outcome = train({"run_dir=" + name, assignment, "numerics.precision=F64",
+                                "checkpoint.keep_precision=true"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return checkpoint_values(checkpoint(name, 4));
+  };
+  const auto none = run("none", "numerics.recompute=NONE");
+  EXPECT_TRUE(none == run("selective", "numerics.recompute=SELECTIVE"));
+  EXPECT_TRUE(none == run("block", "numerics.recompute=BLOCK"));
+  const auto large = run("large", "batching.max_rows_per_microbatch=999");
+  EXPECT_LE(distance_over_moved(large, none, checkpoint_values(dir_ / "model.h5")), 1e-8);
   EXPECT_GT(metrics("none")[0]["microbatches"], metrics("large")[0]["microbatches"]);
 }
 
