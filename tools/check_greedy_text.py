@@ -4,7 +4,7 @@
 A model whose rotary rows, tokenizer or chat template went wrong on the way still loads, and
 babbles; this is the check that sees it. Run it with the torch environment:
 
-    "$(tools/venv torch)/bin/python" tools/check_greedy_text.py models/smollm2
+    "$(tools/venv torch)/bin/python" tools/check_greedy_text.py runs/smollm2
 
 Exit status: 0 when the reply contains the expected text, 1 when it does not.
 """

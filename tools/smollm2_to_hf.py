@@ -10,7 +10,7 @@ generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json
 The directory appears whole or not at all; one that is already there is left alone. Run it with the
 light environment:
 
-    "$(tools/venv light)/bin/python" tools/smollm2_to_hf.py --out models/smollm2
+    "$(tools/venv light)/bin/python" tools/smollm2_to_hf.py --out runs/smollm2
 """
 
 import argparse
