@@ -22,8 +22,21 @@ double repeated_flops(const StepBatch& batch, const ModelConfig& model) {
   return executed_flops(model, work);
 }
 
+// Passes that run for a step: training always, scoring where old log-probs are missing.
+struct MemoryPlanners {
+  MemoryPlanner training, scoring;
+
+  MemoryPlan plan() const {
+    MemoryPlan plan = training.plan();
+    for (auto& line : plan.lines)
+      for (const auto& other : scoring.plan().lines)
+        if (line.name == other.name) line.bytes = std::max(line.bytes, other.bytes);
+    return plan;
+  }
+};
+
 PlannedStep plan_step(const StepBatch& batch, const TrainerConfig& config, const ModelConfig& model,
-                      MemoryPlanner& memory) {
+                      MemoryPlanners& memory) {
   PlannedStep step;
   step.groups = batch.figures().groups;
   step.responses = batch.figures().responses;
@@ -34,7 +47,8 @@ PlannedStep plan_step(const StepBatch& batch, const TrainerConfig& config, const
   for (const auto& microbatch : plan.microbatches) {
     const PackedBatch packed = pack(batch.groups(), microbatch, EdgeTokens::kInLoss);
     add(step.work, work_of(packed));
-    memory.add(packed);
+    memory.training.add(packed);
+    if (batch.needs_old_logprobs()) memory.scoring.add(packed);
   }
   step.microbatches = std::ssize(plan.microbatches);
   step.logical_rows = batch.figures().logical_rows;
@@ -68,8 +82,11 @@ RunPlan plan_run(const RunConfig& config, RunData& data) {
   const TrainerConfig& trainer = config.trainer;
   const std::int64_t limit = trainer.limits.max_steps;
   RunPlan plan;
-  MemoryPlanner memory(data.model.config, config.precision, PassKind::kTrain, trainer.recompute,
-                       config.threads_per_rank);
+  const auto planner = [&](PassKind pass) {
+    return MemoryPlanner(data.model.config, config.precision, pass, trainer.recompute,
+                         config.threads_per_rank);
+  };
+  MemoryPlanners memory{planner(PassKind::kTrain), planner(PassKind::kScore)};
   const auto is_full = [&] { return limit > 0 && std::ssize(plan.steps) >= limit; };
   while (!is_full()) {
     auto groups = data.source.take(trainer.groups_per_step);

@@ -37,6 +37,11 @@ class StepBatch {
 
   /// True where the ratio has something to compare with: the file's or adopted log-probs.
   bool has_old_logprobs() const { return has_old_; }
+  /// True where several updates want old log-probs and the file has none: a pass of its own must
+  /// compute them before the first.
+  bool needs_old_logprobs() const {
+    return uses_advantages_ && loss_.updates_per_batch > 1 && !has_old_ && totals_.tokens > 0;
+  }
   /// The log-probs kept last become the old ones of the updates to come.
   void adopt_current_as_old();
   /// All old log-probs in order of groups, responses, tokens; 0 where the mask is 0. For resume.

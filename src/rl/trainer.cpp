@@ -108,9 +108,7 @@ void Trainer::finish_batch() {
 // With one update per batch the current log-probs are the old ones, and the ratio exactly 1; with
 // more, those before the first update are, which takes a pass of its own.
 void Trainer::compute_old_logprobs(StepMetrics& metrics) {
-  if (config_.loss.updates_per_batch == 1 || state_.update > 0 || batch_->has_old_logprobs() ||
-      batch_->totals().tokens == 0 || !traits_of(config_.loss.kind).uses_advantages)
-    return;
+  if (!batch_->needs_old_logprobs()) return;
   Clock clock(ctx_.stream);
   const MicrobatchPlan plan = plan_microbatches(batch_->groups(), config_.batching,
                                                 EdgeTokens::kInLoss, packing_cost(model_.config()));
