@@ -38,6 +38,10 @@ void parallel_for(const ExecContext& ctx, std::int64_t count, const Body& body) 
   if (error) std::rethrow_exception(error);
 }
 
+/// Inside a body: which of the loop's threads runs it, from 0 to ctx.threads - 1. It may choose a
+/// thread's own scratch; results must not depend on it.
+inline int thread_index() { return omp_get_thread_num(); }
+
 /// Runs body(begin, end) over [0, count) cut into one run per thread, none shorter than `grain`.
 template <class Body>
 void parallel_for_ranges(const ExecContext& ctx, std::int64_t count, std::int64_t grain,

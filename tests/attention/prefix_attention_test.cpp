@@ -4,6 +4,7 @@
 #include "attention/prefix_attention.hpp"
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cmath>
 #include <limits>
@@ -95,6 +96,17 @@ TEST_P(PrefixAttention, EqualsTheReferenceOnRandomForests) {
     expect_equal(tree, seed % 2 == 0 ? Heads{4, 2, 12} : Heads{3, 1, 8},
                  fmt::format("seed {}", seed));
   }
+}
+
+// Machines differ: every kind of vector code that was compiled and can run here.
+TEST_P(PrefixAttention, EqualsTheReferenceInTheVectorCodeOfEveryKindOfCpu) {
+  for (const auto target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    for (const auto& heads : {Heads{3, 1, 64}, Heads{2, 2, 20}, Heads{5, 1, 7}}) {
+      expect_equal(test::group_tree(69, {67, 2, 19}), heads, hwy::TargetName(target));
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
 }
 
 TEST_P(PrefixAttention, TakesNoRows) {

@@ -7,92 +7,13 @@
 #include <array>
 #include <numbers>
 
-#include "attention/cpu/prefix_attention_tiles.hpp"
+#include "attention/cpu/prefix_attention_walks.hpp"
 #include "attention/prefix_attention.hpp"
 #include "core/cpu/tile_gemm.hpp"
 #include "core/parallel_for.hpp"
 
 namespace coppice::cpu {
 namespace {
-
-EvenTiles key_tiles(const KeyRange& range, const TileSizes& sizes) {
-  return {range.length, TileSizes::kBackwardKeys, sizes.query_rows};
-}
-
-/// The part that the key tile at `place` along its path belongs to: 0 1 2 2 1 0 0 1 2 ... Under a
-/// causal mask later tiles are seen by fewer rows; going back and forth evens that out.
-std::int64_t part_of(std::int64_t place, std::int64_t parts) {
-  const auto p = place % (2 * parts);
-  return p < parts ? p : 2 * parts - 1 - p;
-}
-
-/// How many key tiles lie before each key range on the path of the rows that see it.
-void list_places(const AttentionPlan& plan, const TileSizes& sizes,
-                 std::span<std::int64_t> places) {
-  std::fill(places.begin(), places.end(), -1);
-  const auto keys = plan.key_ranges();
-  for (const QueryRange& range : plan.query_ranges()) {
-    std::int64_t before = 0;
-    const auto visit = [&](std::int32_t index) {
-      const auto key = static_cast<std::size_t>(index);
-      if (places[key] < 0) places[key] = before;
-      before += key_tiles(keys[key], sizes).count();
-    };
-    for (const auto key : range.full) visit(key);
-    if (range.square != QueryRange::kNoSquare) visit(range.square);
-  }
-  for (auto& place : places) place = std::max<std::int64_t>(place, 0);  // nobody sees it
-}
-
-/// Rows that are shown to keys together, and where a query range's first tile is in their list.
-struct QueryTile {
-  std::int64_t row, rows;
-};
-
-void list_query_tiles(const AttentionPlan& plan, const TileSizes& sizes,
-                      std::span<std::int64_t> first_tile, std::span<QueryTile> tiles) {
-  std::int64_t next = 0;
-  for (std::size_t q = 0; q < first_tile.size(); ++q) {
-    const QueryRange& range = plan.query_ranges()[q];
-    first_tile[q] = next;
-    for (std::int64_t at = 0; at < range.length; at += sizes.query_rows) {
-      tiles[static_cast<std::size_t>(next++)] = {range.begin + at,
-                                                 std::min(sizes.query_rows, range.length - at)};
-    }
-  }
-}
-
-/// A walk: all key tiles of one head and part.
-struct Walk {
-  std::int64_t kv_head, part, cost;
-};
-
-/// Longest first.
-void list_walks(const AttentionPlan& plan, const TileSizes& sizes,
-                std::span<const std::int64_t> places, std::span<Walk> walks) {
-  for (std::size_t i = 0; i < walks.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(i);
-    walks[i] = {index / sizes.dq_parts, index % sizes.dq_parts, 0};
-  }
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const KeyRange& range = plan.key_ranges()[r];
-    const EvenTiles tiles = key_tiles(range, sizes);
-    for (std::int64_t t = 0; t < tiles.count(); ++t) {
-      std::int64_t rows = 0;
-      for (const QueryRun& run : range.runs) {
-        rows += run.mask == Mask::kFull ? run.length : run.length - t * tiles.size;
-      }
-      const auto part = part_of(places[r] + t, sizes.dq_parts);
-      for (Walk& walk : walks) {
-        if (walk.part == part) walk.cost += rows * tiles.length(t * tiles.size);
-      }
-    }
-  }
-  std::sort(walks.begin(), walks.end(), [](const Walk& a, const Walk& b) {
-    if (a.cost != b.cost) return a.cost > b.cost;
-    return a.kv_head != b.kv_head ? a.kv_head < b.kv_head : a.part < b.part;
-  });
-}
 
 /// Everything that is leased, and how large it is. Stacked: [Hkv, T * heads, D] or [Hkv, T *
 /// heads].
@@ -109,10 +30,8 @@ struct Sizes {
         per_thread(2 * score_rows * stride + 2 * stride * round_up(dim, kTilePadding)),
         key_ranges(std::ssize(plan.key_ranges())),
         query_ranges(std::ssize(plan.query_ranges())),
-        walks(kv_heads * tile.dq_parts) {
-    for (const QueryRange& range : plan.query_ranges()) {
-      query_tiles += divide_up(range.length, tile.query_rows);
-    }
+        walks(kv_heads * tile.dq_parts),
+        query_tiles(query_tile_count(plan, tile)) {
     floats = {all,
               all,
               all * tile.dq_parts,
@@ -127,7 +46,7 @@ struct Sizes {
   std::int64_t stacked;  // rows of one key-value head
   std::int64_t all;      // elements of all stacked rows
   std::int64_t stride, score_rows, per_thread;
-  std::int64_t key_ranges, query_ranges, walks, query_tiles = 0;
+  std::int64_t key_ranges, query_ranges, walks, query_tiles;
   std::array<std::int64_t, 6> floats;    // q, d_out, dq parts, lse, delta, own tiles
   std::array<std::int64_t, 5> integers;  // places, first tiles, query tiles, walks, touched
 };
@@ -244,7 +163,7 @@ class Backward {
     const auto& [k, v] = spaces_[static_cast<std::size_t>(range.space)];
     const auto& [dk, dv, beta] = grads_[static_cast<std::size_t>(range.space)];
     const auto row = range.begin + begin, dim = sizes_.dim;
-    T* scores = own_ + omp_get_thread_num() * sizes_.per_thread;
+    T* scores = own_ + thread_index() * sizes_.per_thread;
     T* d_scores = scores + sizes_.score_rows * sizes_.stride;
     T* tile_dk = d_scores + sizes_.score_rows * sizes_.stride;
     T* tile_dv = tile_dk + sizes_.stride * round_up(dim, kTilePadding);

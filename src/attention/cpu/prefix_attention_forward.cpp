@@ -189,7 +189,7 @@ void prefix_attention_forward(ExecContext& ctx, const AttentionPlan& plan, Const
 
   visit_float(q.dtype(), [&]<class T>(TypeTag<T>) {
     parallel_for(ctx, count, [&](std::int64_t i) {
-      T* own = per_thread.data<T>() + omp_get_thread_num() * layout.total;
+      T* own = per_thread.data<T>() + thread_index() * layout.total;
       run_item<T>(plan, sizes, items[static_cast<std::size_t>(i)], own, q, spaces, softmax_scale,
                   out, softmax_lse);
     });
