@@ -178,7 +178,7 @@ TEST(ModelConfigRope, ReadsEveryFieldOfLlama3) {
 TEST(ModelConfigRope, ReadsEveryFieldOfYarn) {
   const RopeConfig rope =
       parse(with_rope("rope_parameters", {{"rope_type", "yarn"},
-                                          {"factor", 4},
+                                          {"factor", 5},
                                           {"original_max_position_embeddings", 128},
                                           {"attention_factor", 0.5},
                                           {"beta_fast", 16},
@@ -188,7 +188,7 @@ TEST(ModelConfigRope, ReadsEveryFieldOfYarn) {
                                           {"truncate", false}}))
           .rope;
   EXPECT_EQ(rope.type, RopeType::kYarn);
-  EXPECT_EQ(rope.factor, 4.0);
+  EXPECT_EQ(rope.factor, 5.0);
   EXPECT_EQ(rope.original_max_position_embeddings, 128);
   EXPECT_EQ(rope.attention_factor, 0.5);
   EXPECT_EQ(rope.beta_fast, 16.0);
