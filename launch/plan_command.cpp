@@ -29,7 +29,6 @@ Json json_of(const PlannedStep& step) {
           {"visible_pairs", step.work.visible_pairs},
           {"edge_rows", step.work.edge_rows},
           {"executed_flops", step.executed_flops},
-          {"communication_bytes", 0},
           {"fallbacks", step.fallbacks},
           {"sharing", step.sharing}};
 }
@@ -129,7 +128,7 @@ void add_plan_command(Commands& commands) {
           "  peak_memory_bytes  their sum\n"
           "  steps              one object per step: step, groups, responses, loss_tokens,\n"
           "                     microbatches, rows, logical_rows, visible_pairs, edge_rows,\n"
-          "                     executed_flops, communication_bytes, fallbacks, sharing, as in\n"
+          "                     executed_flops, fallbacks, sharing, as in\n"
           "                     metrics.jsonl (fallbacks: of this step alone)");
 }
 
