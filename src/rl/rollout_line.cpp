@@ -78,8 +78,7 @@ class LineReader {
       if (!seen.insert(key).second) {
         problem("field \"{}\" stands twice. Keep one of them.", key);
       } else if (key == "group") {
-        out_.has_name = true;
-        read_string(value, "group", out_.group.name);
+        out_.has_name = read_string(value, "group", out_.group.name);
       } else if (key == "prompt_ids") {
         out_.has_prompt = true;
         read_ids(value, "prompt_ids", out_.group.prompt_ids);
@@ -90,7 +89,7 @@ class LineReader {
         unknown(key, "group, prompt_ids, responses");
       }
     }
-    if (!out_.has_name) problem("field \"group\" is missing. Give the group a name.");
+    if (!seen.contains("group")) problem("field \"group\" is missing. Give the group a name.");
     if (!out_.has_prompt) problem("field \"prompt_ids\" is missing (responses need a prompt).");
     if (!has_responses_) problem("field \"responses\" is missing.");
     out_.is_json_object = true;
@@ -116,8 +115,8 @@ class LineReader {
     return false;
   }
 
-  // Reads an array with read(element, index, why) -> bool, where `why` receives what is wrong with
-  // a bad element. Reports the first bad one and how many there are.
+  // Reads an array with read(element, why) -> bool, where `why` receives what is wrong with a bad
+  // element. Reports the first bad one and how many there are. False: it is no array.
   template <class Read>
   bool read_array(ondemand::value value, const char* field, const char* of, Read&& read) {
     ondemand::array array;
@@ -133,7 +132,7 @@ class LineReader {
     }
     if (bad == 1) problem("{}[{}] {}.", field, first_bad, first_why);
     if (bad > 1) problem("{}[{}] {} (the first of {}).", field, first_bad, first_why, bad);
-    return bad == 0;
+    return true;
   }
 
   bool read_ids(ondemand::value value, const char* field, std::vector<std::int32_t>& ids) {
@@ -189,11 +188,12 @@ class LineReader {
     }
   }
 
-  void read_string(ondemand::value value, const char* field, std::string& out) {
+  bool read_string(ondemand::value value, const char* field, std::string& out) {
     ondemand::json_type type;
     if (value.type().get(type) != simdjson::SUCCESS || type != ondemand::json_type::string)
-      return problem("{} is not a string.", field);
+      return problem("{} is not a string.", field), false;
     out = std::string(std::string_view(value.get_string()));
+    return true;
   }
 
   void read_responses(ondemand::value value) {
@@ -209,10 +209,7 @@ class LineReader {
 
   void read_response(ondemand::value value, ParsedResponse& parsed) {
     ondemand::object object;
-    if (value.get_object().get(object) != simdjson::SUCCESS) {
-      parsed.bad_ids = true;
-      return problem("it is not an object.");
-    }
+    if (value.get_object().get(object) != simdjson::SUCCESS) return problem("it is not an object.");
     std::set<std::string> seen;
     Response& response = parsed.response;
     for (auto result : object) {
@@ -222,8 +219,7 @@ class LineReader {
       if (!seen.insert(key).second) {
         problem("field \"{}\" stands twice. Keep one of them.", key);
       } else if (key == "ids") {
-        parsed.has_ids = true;
-        parsed.bad_ids = !read_ids(member, "ids", response.ids);
+        parsed.has_ids = read_ids(member, "ids", response.ids);
       } else if (key == "reward") {
         read_reward(member, response.reward);
       } else if (key == "loss_mask") {
@@ -245,7 +241,7 @@ class LineReader {
         unknown(key, "ids, reward, loss_mask, old_logprobs, ref_logprobs, advantages, truncated");
       }
     }
-    if (!parsed.has_ids) problem("field \"ids\" is missing.");
+    if (!seen.contains("ids")) problem("field \"ids\" is missing.");
   }
 
   ParsedLine& out_;

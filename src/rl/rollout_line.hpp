@@ -13,9 +13,9 @@ namespace coppice {
 
 struct ParsedResponse {
   Response response;
-  bool has_ids = false, has_mask = false, has_old = false, has_ref = false, has_advantages = false;
-  /// Set where a field had a problem of its own; checks on top of it would only repeat that.
-  bool bad_ids = false;
+  /// False also where `ids` is no array: there is nothing to compare other fields with.
+  bool has_ids = false;
+  bool has_mask = false, has_old = false, has_ref = false, has_advantages = false;
 };
 
 /// A problem of one line; response -1: of the group.
@@ -26,7 +26,7 @@ struct LineProblem {
 
 struct ParsedLine {
   bool is_json_object = false;  ///< false: nothing but `problems` is set
-  bool has_name = false;
+  bool has_name = false;        ///< and it is a string
   bool has_prompt = false;
   Group group;  ///< without responses, which are below
   std::vector<ParsedResponse> responses;

@@ -273,6 +273,11 @@ void Trainer::restore(const CheckpointReader& checkpoint) {
     take_batch();
     for (const TrainerArray& array : header.trainer_arrays)
       if (array.name == kOldLogprobs) batch_->set_old_logprobs(array.values);
+    if (batch_->needs_old_logprobs())
+      throw DataError(
+          {fmt::format("{}: the old log-probs of the batch in flight are missing (the "
+                       "weights have moved on). Resume from another checkpoint.",
+                       checkpoint.path().string())});
   }
   saved_step_ = state.step;
   metrics_file_.emplace(config_.run_dir / "metrics.jsonl", state.step, state.metrics_line);
