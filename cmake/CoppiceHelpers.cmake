@@ -12,6 +12,7 @@ if(COPPICE_SANITIZE)
                                                  -fno-sanitize-recover=all
                                                  -fno-omit-frame-pointer)
   target_link_options(coppice_flags INTERFACE -fsanitize=address,undefined)
+  target_sources(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/cmake/sanitizer_options.cpp)
 endif()
 
 # coppice_library(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...])
