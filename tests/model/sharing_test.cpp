@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/flops.hpp"
+#include "model/pass_difference.hpp"
 #include "model/tiny_models.hpp"
 #include "optim/adamw.hpp"
 #include "optim/grad_norm.hpp"
@@ -16,47 +17,6 @@ namespace {
 
 using namespace test;
 
-struct Difference {
-  double logprobs = 0;  // largest, also of entropies
-  double worst_gradient =
-      0;  // of the parameters: in units of what it is allowed, where 1 is just so
-  double whole_gradient = 0;  // relative, all parameters as one vector
-};
-
-// Per parameter: norm of the difference over max(its own norm, whole norm x sqrt(n_p / n)).
-Difference difference(const PassResult& a, const PassResult& b) {
-  Difference result;
-  for (const auto& [key, value] : a.logprobs) {
-    result.logprobs = std::max(result.logprobs, std::abs(value - b.logprobs.at(key)));
-    result.logprobs =
-        std::max(result.logprobs, std::abs(a.entropies.at(key) - b.entropies.at(key)));
-  }
-  double whole = 0, whole_difference = 0;
-  std::size_t elements = 0;
-  const auto squared = [](const std::vector<double>& x) {
-    double sum = 0;
-    for (double value : x) sum += value * value;
-    return sum;
-  };
-  std::map<std::string, double> differences;
-  for (const auto& [name, gradient] : a.gradients) {
-    std::vector<double> delta = gradient;
-    for (std::size_t i = 0; i < delta.size(); ++i) delta[i] -= b.gradients.at(name)[i];
-    differences[name] = std::sqrt(squared(delta));
-    whole_difference += squared(delta);
-    whole += squared(b.gradients.at(name));
-    elements += gradient.size();
-  }
-  for (const auto& [name, gradient] : b.gradients) {
-    const double share =
-        std::sqrt(whole * static_cast<double>(gradient.size()) / static_cast<double>(elements));
-    const double allowed = std::max(std::sqrt(squared(gradient)), share);
-    result.worst_gradient = std::max(result.worst_gradient, differences.at(name) / allowed);
-  }
-  result.whole_gradient = std::sqrt(whole_difference / whole);
-  return result;
-}
-
 struct Bounds {
   double logprobs, gradients;
 };
@@ -65,8 +25,8 @@ Bounds bounds_of(DType dtype) {
 }
 
 void expect_equal(const PassResult& a, const PassResult& b, DType dtype) {
-  const Difference found = difference(a, b);
-  EXPECT_LE(found.logprobs, bounds_of(dtype).logprobs);
+  const PassDifference found = difference(a, b);
+  EXPECT_LE(found.largest_logprob, bounds_of(dtype).logprobs);
   EXPECT_LE(found.worst_gradient, bounds_of(dtype).gradients);
   EXPECT_LE(found.whole_gradient, bounds_of(dtype).gradients);
 }
@@ -254,9 +214,9 @@ class Mistake : public testing::TestWithParam<SharingCase> {
   // Everything a mistake can touch: plan and positions come from forests of their own.
   void expect_seen(const PackedBatch& wrong) {
     TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
-    const Difference found =
+    const PassDifference found =
         difference(run_pass(model, wrong), run_pass(model, repeated(groups())));
-    EXPECT_GT(found.logprobs, bounds_of(GetParam().dtype).logprobs);
+    EXPECT_GT(found.largest_logprob, bounds_of(GetParam().dtype).logprobs);
     EXPECT_GT(found.worst_gradient, bounds_of(GetParam().dtype).gradients);
     EXPECT_GT(found.whole_gradient, bounds_of(GetParam().dtype).gradients);
   }
@@ -321,8 +281,8 @@ TEST_P(Mistake, OfAnExtraOneOverGIsSeenInTheGradientsThoughNotInTheLogProbs) {
                  const auto [c, e] = coefficients_of(edge);
                  return edge.offset == 0 ? std::pair{c / 3, e / 3} : std::pair{c, e};
                }});
-  const Difference found = difference(wrong, right);
-  EXPECT_LE(found.logprobs, bounds_of(GetParam().dtype).logprobs);
+  const PassDifference found = difference(wrong, right);
+  EXPECT_LE(found.largest_logprob, bounds_of(GetParam().dtype).logprobs);
   EXPECT_GT(found.worst_gradient, bounds_of(GetParam().dtype).gradients);
   EXPECT_GT(found.whole_gradient, bounds_of(GetParam().dtype).gradients);
 }
