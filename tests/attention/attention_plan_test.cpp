@@ -68,6 +68,7 @@ TEST(AttentionPlan, ListsTheWorkedExample) {
   EXPECT_EQ(plan.visible_pairs(), 22);
 }
 
+// Mutation seen: responses seen by the first rows of the next.
 TEST(AttentionPlan, ShowsExactlyWhatTheRuleShows) {
   for (const std::int64_t prefix : {1, 63, 64, 65, 128}) {
     for (const std::int64_t response : {0, 1, 17, 64, 65}) {

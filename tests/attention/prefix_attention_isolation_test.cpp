@@ -47,7 +47,7 @@ void expect_same_keys(const AttentionData& a, const AttentionData& b, std::int64
       << what << ": dv";
 }
 
-// Mutation seen: tiles of query rows that run on across responses.
+// Mutation seen: a plan whose responses are seen by the first rows of the next.
 TEST_P(PrefixAttentionIsolation, ChangingOneResponseLeavesItsSiblingsAlone) {
   for (const double value :
        {7.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
@@ -113,6 +113,7 @@ TEST_P(PrefixAttentionIsolation, GarbageInEarlierQueriesCannotReachLaterKeys) {
   }
 }
 
+// Mutation seen: key tiles dealt out to parts of dq by packed row.
 TEST_P(PrefixAttentionIsolation, AGroupDoesNotDependOnTheGroupsBesideIt) {
   const Heads heads{6, 2, 16};
   const std::vector<reference::TreeSegment> group{{130, -1}, {65, 0}, {1, 0}, {3, 2}, {70, 0}};
@@ -139,6 +140,7 @@ TEST_P(PrefixAttentionIsolation, AGroupDoesNotDependOnTheGroupsBesideIt) {
   EXPECT_TRUE(test::bit_equal(alone.dv, middle(among.dv)));
 }
 
+// Mutation seen: the number of dq's parts taken from the number of threads.
 TEST_P(PrefixAttentionIsolation, NeitherThreadsNorRunsChangeABit) {
   const auto tree = std::vector<reference::TreeSegment>{{200, -1}, {64, 0},   {17, 0}, {5, 2},
                                                         {6, 2},    {140, -1}, {1, 5},  {90, 5}};

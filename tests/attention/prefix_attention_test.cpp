@@ -71,7 +71,7 @@ TEST_P(PrefixAttention, EqualsTheReferenceForEveryRatioOfHeadsAndHeadDim) {
   }
 }
 
-// Mutations seen: a key tile's last column dropped; the square shown one row too far.
+// Mutations seen: the last value of a key tile dropped; scores of a square seen one row too far.
 TEST_P(PrefixAttention, EqualsTheReferenceAroundTileEdges) {
   for (const std::int64_t prefix : {1, 15, 16, 63, 64, 65, 127, 128, 129, 255, 257}) {
     for (const std::int64_t response : {0, 1, 17, 64, 65}) {
@@ -81,6 +81,22 @@ TEST_P(PrefixAttention, EqualsTheReferenceAroundTileEdges) {
   }
   // More than one tile of keys behind a prompt of more than one tile.
   expect_equal(test::group_tree(300, {270, 129}), {3, 1, 8}, "long");
+}
+
+// More key tiles on a path than dq has parts. Mutation seen: a part of dq overwritten when rows
+// come to it again.
+TEST_P(PrefixAttention, EqualsTheReferenceOnLongPaths) {
+  expect_equal({{1100, -1}, {40, 0}}, {1, 1, 4}, "a long prompt");
+  // Depth first: leaves come before the segment that goes on.
+  Tree deep{{20, -1}};
+  int parent = 0;
+  for (int depth = 0; depth < 12; ++depth) {
+    deep.push_back({3, parent});
+    deep.push_back({1 + depth % 3 * 8, parent});
+    parent = static_cast<int>(deep.size()) - 1;
+  }
+  expect_equal(deep, {6, 2, 8}, "a deep tree, 2 key-value heads");
+  expect_equal(deep, {4, 4, 8}, "a deep tree, 4 key-value heads");
 }
 
 TEST_P(PrefixAttention, EqualsTheReferenceForTallStacksOfHeads) {
