@@ -36,7 +36,7 @@ class MemoryPlanOf : public testing::TestWithParam<TinyCase> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, MemoryPlanOf, testing::ValuesIn(all_tiny_cases()),
                          [](const auto& p) { return p.param.name(); });
 
-// Mutations seen red: one stream too few; the head's input not counted; scratch of forward only.
+// Mutations seen red: one stream too few; the head's input not counted; no scratch of backward.
 TEST_P(MemoryPlanOf, TrainingIsExactToTheByteByNameAndAtThePeak) {
   for (const auto dtype : {DType::kF32, DType::kF64}) {
     for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {

@@ -47,8 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, EachModel, testing::ValuesIn(model_cases()), [](co
   return p.param.tiny.name() + std::string(p.param.dtype == DType::kF64 ? "F64" : "F32");
 });
 
-// Mutations seen red: positions running on over the packed rows; q and k exchanged in their norm;
-// no final norm; bias left out; the last layer skipped; temperature applied twice.
+// Mutation seen red: positions running on over the packed rows.
 TEST_P(EachModel, ScoresEqualTheNaiveModelOnEachPathAlone) {
   TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
   const reference::NaiveModel naive = model.naive();
@@ -72,6 +71,7 @@ TEST_P(EachModel, ScoresEqualTheNaiveModelOnEachPathAlone) {
   }
 }
 
+// Mutation seen red: no final norm in training.
 TEST_P(EachModel, TrainsOnTheVeryLogProbsThatItScores) {
   TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
   const auto batch = grouped(groups());
@@ -101,6 +101,7 @@ TEST_P(EachModel, GivesTheSameBitsFusedOrInTwoPassesAndUnderEveryRecompute) {
   }
 }
 
+// Mutation seen red: gradients of small parameters not zeroed.
 TEST_P(EachModel, AddsToItsGradients) {
   TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
   const auto all = groups();
@@ -135,8 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Cpu, EachModelF64, testing::ValuesIn(all_tiny_cases()),
 
 // Central differences in double: with h = 1e-5 their error is about h^2 = 1e-10 of the third
 // derivative plus 1e-16 / h = 1e-11 of the loss, both under 1e-7 of these gradients.
-// Mutations seen red: a tied gradient from the head alone; dk of the prefix divided by G; bias
-// gradient doubled; LSE of another row.
+// Mutations seen red: a tied gradient without the head, and without the embedding; head rows'
+// gradients not put back; the lowest block's backward left out.
 TEST_P(EachModelF64, GradientsEqualFiniteDifferencesOfTheNaiveModel) {
   TinyModel model(config_of(GetParam()), DType::kF64);
   const std::vector<TinyGroup> groups{
@@ -253,6 +254,7 @@ TEST(PolicyModel, DecaysMatricesButNeitherNormsNorBiases) {
   }
 }
 
+// Mutation seen red: drawn by the fused parameter's name.
 TEST(PolicyModel, InitializesByNameAndElement) {
   TinyCase tiny{"Qwen2", false, 4, 2, 6};
   TinyModel f32(config_of(tiny), DType::kF32), f64(config_of(tiny), DType::kF64);
