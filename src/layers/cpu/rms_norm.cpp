@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "layers/cpu/rms_norm.cpp"
 #include <hwy/foreach_target.h>
 // after foreach_target.h
+#include <array>
 #include <cmath>
 
 #include "core/parallel_for.hpp"
@@ -124,6 +125,28 @@ Vectors<T, View> vectors(const View& view) {
   return Vectors<T, View>(view);
 }
 
+// Columns summed at a time, so that their sums stay in the first cache.
+constexpr std::int64_t kColumnTile = 64;
+
+/// total += sum over rows of partial, in row order.
+template <class T>
+void add_blocks(ExecContext& ctx, ConstTensorView partial, TensorView total) {
+  const auto blocks = partial.shape()[0], width = partial.shape()[1];
+  parallel_for(ctx, (width + kColumnTile - 1) / kColumnTile, [&](std::int64_t tile) {
+    const auto begin = tile * kColumnTile, count = std::min(kColumnTile, width - begin);
+    std::array<double, kColumnTile> sums{};
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const T* row = partial.data<T>() + block * width + begin;
+      for (std::int64_t i = 0; i < count; ++i) {
+        sums[static_cast<std::size_t>(i)] += static_cast<double>(row[i]);
+      }
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      total.data<T>()[begin + i] += static_cast<T>(sums[static_cast<std::size_t>(i)]);
+    }
+  });
+}
+
 }  // namespace
 
 void add_rms_norm_forward(ExecContext& ctx, ConstTensorView x, std::optional<ConstTensorView> delta,
@@ -174,14 +197,7 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
         }
       }
     });
-    if (!dgamma) return;
-    for (std::int64_t i = 0; i < width; ++i) {
-      double total = 0;
-      for (std::int64_t block = 0; block < blocks.count(); ++block) {
-        total += static_cast<double>(partial.data<T>()[block * width + i]);
-      }
-      dgamma->data<T>()[i] += static_cast<T>(total);
-    }
+    if (dgamma) add_blocks<T>(ctx, partial, *dgamma);
   });
 }
 
