@@ -15,8 +15,8 @@
 namespace coppice::cpu {
 namespace {
 
-/// Everything that is leased, and how large it is. Stacked: [Hkv, T * heads, D] or [Hkv, T *
-/// heads].
+/// Everything that is leased, and how large it is. Stacked tensors are [Hkv, T * heads, D], or
+/// without the D.
 struct Sizes {
   Sizes(const AttentionPlan& plan, std::int64_t num_attention_heads, std::int64_t num_kv_heads,
         std::int64_t head_dim, int threads)

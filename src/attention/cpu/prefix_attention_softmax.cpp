@@ -37,6 +37,7 @@ HWY_INLINE Vector<T> power_of_two(Vector<T> x) {
   const Tag<T> d;
   constexpr bool kSingle = sizeof(T) == 4;
   constexpr int kTerms = kSingle ? 8 : 14;
+  constexpr int kMantissaBits = kSingle ? 23 : 52;
   constexpr PowerSeries<kTerms> kSeries;
   const hn::RebindToUnsigned<Tag<T>> du;
   // Adding 1.5 * 2^mantissa rounds to an integer; the exponent's bias sits there already.
@@ -48,7 +49,7 @@ HWY_INLINE Vector<T> power_of_two(Vector<T> x) {
   for (int i = kTerms - 2; i >= 0; --i) {
     p = hn::MulAdd(p, r, hn::Set(d, static_cast<T>(kSeries.coefficient[i])));
   }
-  const auto power = hn::BitCast(d, hn::ShiftLeft < kSingle ? 23 : 52 > (hn::BitCast(du, shifted)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(du, shifted)));
   const auto underflow = hn::Lt(x, hn::Set(d, static_cast<T>(kSingle ? -100.0 : -980.0)));
   return hn::IfThenZeroElse(underflow, hn::Mul(p, power));
 }

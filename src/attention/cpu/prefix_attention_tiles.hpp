@@ -24,12 +24,19 @@ struct TileSizes {
 
   TileSizes(std::int64_t num_attention_heads, std::int64_t num_key_value_heads)
       : heads(num_attention_heads / num_key_value_heads),
-        query_rows(heads <= 4   ? 64
-                   : heads <= 8 ? 32
-                                : 16),
-        dq_parts(num_key_value_heads <= 3   ? 4
-                 : num_key_value_heads < 16 ? 2
-                                            : 1) {}
+        query_rows(query_rows_for(heads)),
+        dq_parts(dq_parts_for(num_key_value_heads)) {}
+
+  /// So that stacked rows are some 200 where heads allow it; key tiles hold whole query tiles.
+  static std::int64_t query_rows_for(std::int64_t heads) {
+    if (heads <= 4) return 64;
+    return heads <= 8 ? 32 : 16;
+  }
+  /// So that a few threads find work; parts cost memory (each is as large as dq), hardly time.
+  static std::int64_t dq_parts_for(std::int64_t num_key_value_heads) {
+    if (num_key_value_heads < 4) return kMaxParts;
+    return num_key_value_heads < 16 ? 2 : 1;
+  }
 
   std::int64_t heads;       // query heads of one key-value head
   std::int64_t query_rows;  // of a tile; its stacked rows are heads times as many
