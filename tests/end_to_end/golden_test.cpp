@@ -29,8 +29,8 @@ class Golden : public testing::TestWithParam<GoldenRun> {
   nlohmann::json expected_;
 };
 
-// Seen red with: a response's first token predicted by the row before it instead of the prompt's
-// last; positions that run on; temperature applied to the log-probs only.
+// Seen red with: a response's first token predicted by the row before the prompt's last one;
+// positions that run on over the packed rows (grouped).
 TEST_P(Golden, ScoresEqualTransformers) {
   const auto outcome = run_program({"score", "--checkpoint", dir_ / "model.h5", "--rollouts",
                                     golden_ + "/rollouts.jsonl", "--out", dir_ / "scores.jsonl",
@@ -47,20 +47,20 @@ TEST_P(Golden, ScoresEqualTransformers) {
     }
   }
   const std::string golden = golden_ + "/expected.safetensors";
-  const Tensors zero_logprobs = safetensors_values(golden, "logprobs.");
-  const Tensors zero_entropies = safetensors_values(golden, "entropies.");
+  const Tensors golden_logprobs = safetensors_values(golden, "logprobs.");
+  const Tensors golden_entropies = safetensors_values(golden, "entropies.");
   const auto norm = [](const Tensors& tensors) {
     double squares = 0;
     for (const auto& [name, values] : tensors)
       for (const double value : values) squares += value * value;
     return std::sqrt(squares);
   };
-  EXPECT_LE(distance(logprobs, zero_logprobs), 1e-12 * norm(zero_logprobs));
-  EXPECT_LE(distance(entropies, zero_entropies), 1e-12 * norm(zero_entropies));
+  EXPECT_LE(distance(logprobs, golden_logprobs), 1e-12 * norm(golden_logprobs));
+  EXPECT_LE(distance(entropies, golden_entropies), 1e-12 * norm(golden_entropies));
 }
 
-// Seen red with: AdamW's decay on norms too; the KL term's sign; advantages divided by the biased
-// standard deviation; clipping after the update's moments.
+// Seen red with: AdamW's decay on norms too; the KL gradient's sign; advantages divided by the
+// biased standard deviation; no clipping.
 TEST_P(Golden, ThreeTrainingStepsEqualTransformers) {
   std::string upper = GetParam().sharing;
   for (char& c : upper) c = static_cast<char>(std::toupper(c));
@@ -84,14 +84,14 @@ TEST_P(Golden, ThreeTrainingStepsEqualTransformers) {
       EXPECT_EQ(steps[i].at(key).get<double>(), value.get<double>()) << key;
     EXPECT_EQ(steps[i].at("sharing"), upper);
   }
-  const auto start = checkpoint_values(dir_ / "run/checkpoints/step_00000003.h5");
+  const auto weights = checkpoint_values(dir_ / "run/checkpoints/step_00000003.h5");
   const auto golden = safetensors_values(golden_ + "/expected.safetensors", "weights_after.");
-  ASSERT_EQ(start.size(), golden.size());
+  ASSERT_EQ(weights.size(), golden.size());
   double moved =
       0;  // an update's size, from the learning rate: AdamW moves each weight by about it
   for (const auto& [name, values] : golden) moved += static_cast<double>(values.size());
   moved = std::sqrt(moved) * expected_["steps"][0].at("learning_rate").get<double>();
-  EXPECT_LE(distance(start, golden), 1e-8 * moved);
+  EXPECT_LE(distance(weights, golden), 1e-8 * moved);
 }
 
 std::vector<GoldenRun> golden_runs() {

@@ -18,7 +18,7 @@ class Plan : public TinyRun {
   }
 };
 
-// Seen red with: one prompt row too many; the head's scratch left out.
+// Seen red with: edges for masked tokens too.
 TEST_F(Plan, TellsTheVeryFiguresThatTheRunThenCounts) {
   for (const std::vector<std::string>& set :
        {std::vector<std::string>{"run_dir=grouped"},

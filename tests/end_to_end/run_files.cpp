@@ -117,8 +117,14 @@ std::string random_rollouts(const RolloutShape& shape, std::uint64_t seed) {
                             {"responses", nlohmann::json::array()}};
     for (int r = 0; r < shape.responses; ++r) {
       const bool empty = g == 1 && r == 1;
-      group["responses"].push_back({{"ids", ids(empty ? 0 : 1 + below(shape.longest_response))},
-                                    {"reward", r + 0.25 * below(4)}});
+      nlohmann::json response = {{"ids", ids(empty ? 0 : 1 + below(shape.longest_response))},
+                                 {"reward", r + 0.25 * below(4)}};
+      if (r == 2) {  // one response in each group does not learn from all of its tokens
+        std::vector<int> mask(response["ids"].size(), 1);
+        mask.front() = 0;
+        response["loss_mask"] = mask;
+      }
+      group["responses"].push_back(response);
     }
     text += group.dump() + "\n";
   }
