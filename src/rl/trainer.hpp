@@ -38,7 +38,7 @@ class Trainer {
 
   /// Goes on from a checkpoint that a trainer wrote: weights, moments, counters, place in the data.
   ///
-  /// Errors    DataError with every problem of the file; nothing is loaded then
+  /// Errors    DataError with every problem of the file
   void restore(const CheckpointReader& checkpoint);
 
   /// Steps until all is done or `stop_requested`, which is asked between steps; saves as told, and
