@@ -105,11 +105,9 @@ class Tile {
       T& to = lse[row % heads_ * lse_stride + row / heads_];
       to = empty_ ? -std::numeric_limits<T>::infinity()
                   : static_cast<T>(std::numbers::ln2) * (max_[row] + std::log2(sum_[row]));
-      correction_[row] = 1 / sum_[row];
+      correction_[row] = empty_ ? T{0} : 1 / sum_[row];
     }
-    if (!empty_) scale_rows(rows_, dim_, correction_, o_);
-    const T* part = o_;
-    sum_parts(&part, empty_ ? 0 : 1, rows_, heads_, dim_, T{1}, out, out_stride, head_stride);
+    unstack_rows(o_, correction_, rows_, heads_, dim_, out, out_stride, head_stride);
   }
 
  private:

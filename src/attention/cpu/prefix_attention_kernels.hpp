@@ -44,6 +44,12 @@ void softmax_tile(const TileShape& tile, double* scores, double* max, double* su
 void scale_rows(std::int64_t rows, std::int64_t dim, const float* factor, float* x);
 void scale_rows(std::int64_t rows, std::int64_t dim, const double* factor, double* x);
 
+/// dst, not stacked: row r = factor[r] * src[r].
+void unstack_rows(const float* src, const float* factor, std::int64_t rows, std::int64_t heads,
+                  std::int64_t dim, float* dst, std::int64_t dst_stride, std::int64_t head_stride);
+void unstack_rows(const double* src, const double* factor, std::int64_t rows, std::int64_t heads,
+                  std::int64_t dim, double* dst, std::int64_t dst_stride, std::int64_t head_stride);
+
 /// scores become p = 2^(score - lse); d_probability becomes p (d_probability - delta).
 void gradient_tile(const TileShape& tile, const float* lse, const float* delta, float* scores,
                    float* d_probability);

@@ -45,6 +45,22 @@ void stack(const T* src, Index src_stride, Index head_stride, Index rows, Index 
 }
 
 template <class T>
+void unstack(const T* src, const T* factor, Index rows, Index heads, Index dim, T* dst,
+             Index dst_stride, Index head_stride) {
+  const Tag<T> d;
+  const Index step = lanes<T>();
+  for (Index i = 0; i < rows / heads; ++i) {
+    for (Index h = 0; h < heads; ++h, src += dim, ++factor) {
+      const auto f = hn::Set(d, *factor);
+      T* to = dst + i * dst_stride + h * head_stride;
+      Index c = 0;
+      for (; c + step <= dim; c += step) hn::StoreU(hn::Mul(f, hn::LoadU(d, src + c)), d, to + c);
+      for (; c < dim; ++c) to[c] = *factor * src[c];
+    }
+  }
+}
+
+template <class T>
 void dots(const T* a, Index a_stride, Index head_stride, const T* b, Index rows, Index heads,
           Index dim, T* out) {
   const Tag<T> d;
@@ -125,6 +141,10 @@ void write(const T* src, Index rows, Index dim, T factor, bool add, T* dst, Inde
   void Write##Suffix(const T* src, std::int64_t rows, std::int64_t dim, T factor, bool add,       \
                      T* dst, std::int64_t dst_stride) {                                           \
     write<T>(src, rows, dim, factor, add, dst, dst_stride);                                       \
+  }                                                                                               \
+  void Unstack##Suffix(const T* src, const T* factor, Index rows, Index heads, Index dim, T* dst, \
+                       Index ld, Index lh) {                                                      \
+    unstack<T>(src, factor, rows, heads, dim, dst, ld, lh);                                       \
   }
 COPPICE_KERNELS(float, F32)
 COPPICE_KERNELS(double, F64)
@@ -164,6 +184,12 @@ namespace coppice::cpu {
   void write_rows(const T* src, std::int64_t rows, std::int64_t dim, T factor, bool add, T* dst,   \
                   std::int64_t dst_stride) {                                                       \
     HWY_DYNAMIC_DISPATCH(Write##Suffix)(src, rows, dim, factor, add, dst, dst_stride);             \
+  }                                                                                                \
+  HWY_EXPORT(Unstack##Suffix);                                                                     \
+  void unstack_rows(const T* src, const T* factor, std::int64_t rows, std::int64_t heads,          \
+                    std::int64_t dim, T* dst, std::int64_t dst_stride, std::int64_t head_stride) { \
+    HWY_DYNAMIC_DISPATCH(Unstack##Suffix)                                                          \
+    (src, factor, rows, heads, dim, dst, dst_stride, head_stride);                                 \
   }
 COPPICE_DISPATCH(float, F32)
 COPPICE_DISPATCH(double, F64)

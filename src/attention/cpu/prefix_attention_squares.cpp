@@ -37,14 +37,18 @@ HWY_INLINE void add_products(const T* w, Index w_stride, const T* b, Index b_str
   }
 }
 
+/// Vectors taken side by side: what fits the registers, of which machines with 64-byte vectors have
+/// 32 and others 16.
+inline constexpr int kWide = HWY_MAX_BYTES == 64 ? 4 : 2;
+
 /// The same for any number of columns of `out`.
 template <class T, int kHeads>
 void add_row_products(const T* w, Index w_stride, const T* b, Index b_stride, Index n, T* out,
                       Index out_stride, Index dim) {
   const Index step = lanes<T>();
   Index c = 0;
-  for (; c + 2 * step <= dim; c += 2 * step) {
-    add_products<T, kHeads, 2>(w, w_stride, b + c, b_stride, n, out + c, out_stride);
+  for (; c + kWide * step <= dim; c += kWide * step) {
+    add_products<T, kHeads, kWide>(w, w_stride, b + c, b_stride, n, out + c, out_stride);
   }
   for (; c + step <= dim; c += step) {
     add_products<T, kHeads, 1>(w, w_stride, b + c, b_stride, n, out + c, out_stride);
@@ -113,8 +117,8 @@ void add_transposed_rows(const T* w, Index w_stride, const T* a, Index first, In
                          T* out) {
   const Index step = lanes<T>();
   Index c = 0;
-  for (; c + 2 * step <= dim; c += 2 * step) {
-    add_transposed<T, kKeys, 2>(w, w_stride, a + c, first, rows, dim, out + c);
+  for (; c + kWide * step <= dim; c += kWide * step) {
+    add_transposed<T, kKeys, kWide>(w, w_stride, a + c, first, rows, dim, out + c);
   }
   for (; c + step <= dim; c += step) {
     add_transposed<T, kKeys, 1>(w, w_stride, a + c, first, rows, dim, out + c);
