@@ -209,6 +209,9 @@ void parse_sizes(const ConfigFields& fields, const FamilyFacts& facts, ModelConf
   }
 }
 
+constexpr int kDeepest = 32;
+struct TooDeep {};
+
 }  // namespace
 
 std::string_view architecture_of(ModelFamily family) {
@@ -222,7 +225,17 @@ ModelConfig ModelConfig::parse(std::string_view text, std::string_view file_name
   Problems problems;
   Json object;
   try {
-    object = Json::parse(text);
+    // No config nests deeply; a file that does could otherwise end the stack.
+    object = Json::parse(text, [&](int depth, auto, const Json&) {
+      if (depth > kDeepest) throw TooDeep{};
+      return true;
+    });
+  } catch (const TooDeep&) {
+    problems.add(
+        "{}: lists and objects are nested more than {} deep (no model's config is). Take "
+        "config.json from the model's own directory.",
+        file_name, kDeepest);
+    problems.throw_if_any<ConfigError>();
   } catch (const Json::parse_error& error) {
     problems.add(
         "{}: bad JSON at byte {} (it cannot be read any further). Take config.json from "

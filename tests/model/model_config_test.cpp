@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/rng.hpp"
 
 namespace coppice {
 namespace {
@@ -92,7 +93,7 @@ TEST_P(EachFamily, IsKnownByItsModelTypeAlone) {
 }
 
 TEST_P(EachFamily, KeepsItsJsonByteForByte) {
-  const std::string text = " " + minimal(GetParam()).dump(3) + "\n";
+  const std::string text = fmt::format(" {}\n", minimal(GetParam()).dump(3));
   EXPECT_EQ(ModelConfig::parse(text, "config.json").json, text);
 }
 
@@ -366,6 +367,40 @@ TEST(ModelConfig, ListsWhatElseIsWrongBesideAnUnknownArchitecture) {
   fields.erase("hidden_size");
   EXPECT_THAT(problems_of(fields),
               UnorderedElementsAre(HasSubstr("GPT2LMHeadModel"), HasSubstr("attn_pdrop = 0.1")));
+}
+
+TEST(ModelConfig, RefusesJsonThatNestsDeeply) {
+  const std::string deep = "{\"rope_scaling\": " + std::string(200000, '[') + "}";
+  EXPECT_THAT(problems_of_text(deep), ElementsAre(HasSubstr("nested more than 32 deep")));
+}
+
+// Whatever is in the file: a config or a refusal, never a crash or another error.
+TEST(ModelConfig, SurvivesAnyDamageToAFile) {
+  json fields = minimal("LlamaForCausalLM");
+  fields["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0}};
+  const std::string text = fields.dump();
+  const RandomStream random(1, "damage");
+  int read = 0, refused = 0;
+  for (std::uint64_t i = 0; i < 4000; ++i) {
+    std::string damaged = text;
+    for (std::uint64_t flip = 0; flip <= i % 3; ++flip) {
+      const auto at = random.below(damaged.size(), 8 * i + 2 * flip);
+      const std::string_view characters = "0123456789-.eE{}[],:\"ntf \\\x80";
+      damaged[at] = characters[random.below(characters.size(), 8 * i + 2 * flip + 1)];
+    }
+    if (i % 7 == 0) damaged.resize(random.below(damaged.size(), 8 * i + 7));
+    try {
+      ModelConfig::parse(damaged, "config.json");
+      ++read;
+    } catch (const ConfigError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(read, 100);
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(ModelConfig, RefusesWhatIsNotJsonOrNotAnObject) {
