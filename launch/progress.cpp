@@ -22,31 +22,37 @@ Progress::Progress(std::string unit, std::int64_t total, std::int64_t done)
       total_(total),
       first_(done),
       bar_(shows_progress_bar()),
-      begin_(std::chrono::steady_clock::now()) {}
+      begin_(std::chrono::steady_clock::now()) {
+  if (bar_ && total_ > 0) show_bar(done, "");  // the first one may take long
+}
 
 Progress::~Progress() {
   if (bar_shown_) fmt::print(stderr, "\n");
 }
 
 void Progress::update(std::int64_t done, std::string_view text) {
-  const std::string counted = fmt::format("{} {} of {}", unit_, done, total_);
-  if (!bar_) {
-    fmt::print(stderr, "{}{}{}\n", counted, text.empty() ? "" : "  ", text);
-    return;
-  }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  const double rate = seconds > 0 ? static_cast<double>(done - first_) / seconds : 0.0;
+  if (bar_)
+    show_bar(done, text);
+  else
+    fmt::print(stderr, "{} {} of {}{}{}\n", unit_, done, total_, text.empty() ? "" : "  ", text);
+}
+
+void Progress::show_bar(std::int64_t done, std::string_view text) {
+  constexpr int kWidth = 24;
   const double share =
       total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0)
                  : 1.0;
-  constexpr int kWidth = 24;
-  const int filled = static_cast<int>(share * kWidth);
-  const std::string left =
-      rate > 0 ? readable_duration(static_cast<double>(total_ - done) / rate) : "?";
-  std::string line = fmt::format("[{}{}] {}  {:.3g} {}s/s  {} left{}{}", std::string(filled, '#'),
-                                 std::string(kWidth - filled, '.'), counted, rate, unit_, left,
-                                 text.empty() ? "" : "  ", text);
+  const auto filled = static_cast<std::size_t>(share * kWidth);
+  std::string line = fmt::format("[{}{}] {} {} of {}", std::string(filled, '#'),
+                                 std::string(kWidth - filled, '.'), unit_, done, total_);
+  if (done > first_) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    const double each = seconds / static_cast<double>(done - first_);
+    line += each >= 1 ? fmt::format("  {:.3g} s each", each) : fmt::format("  {:.3g}/s", 1 / each);
+    line += fmt::format("  {} left", readable_duration(static_cast<double>(total_ - done) * each));
+  }
+  if (!text.empty()) line += fmt::format("  {}", text);
   // A line that wraps could not be cleared.
   line.resize(std::min(line.size(), static_cast<std::size_t>(terminal_width() - 1)));
   clear_bar();

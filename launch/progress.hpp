@@ -10,19 +10,22 @@ namespace coppice {
 
 class Progress {
  public:
-  /// `unit` is what is counted, in the singular: "step", "group". `done` is where the work starts.
-  Progress(std::string unit, std::int64_t total, std::int64_t done = 0);
+  /// `unit` is what is counted, in the singular: "step". `done` is where the work starts.
+  explicit Progress(std::string unit, std::int64_t total = 0, std::int64_t done = 0);
   /// Ends the bar's line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  /// For work whose size shows only after it has begun.
+  void set_total(std::int64_t total) { total_ = total; }
   /// `done` of the total are done; `text` is what else to say about this one.
   void update(std::int64_t done, std::string_view text = {});
   /// A line of its own, above the bar.
   void note(std::string_view line);
 
  private:
+  void show_bar(std::int64_t done, std::string_view text);
   void clear_bar();
 
   std::string unit_;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "configs/run_config.pb.h"
 #include "launch/run_config_resolve.hpp"
@@ -19,13 +19,15 @@ namespace pb = google::protobuf;
 
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!std::filesystem::is_regular_file(path) || !file || !(content << file.rdbuf()))
+  std::string content;
+  if (file && !std::filesystem::is_directory(path))
+    content.assign(std::istreambuf_iterator<char>(file), {});
+  else
     throw ConfigError(
         {fmt::format("{}: cannot be read as a run config. Name a text file with "
                      "--config.",
                      path.string())});
-  return content.str();
+  return content;
 }
 
 // Blocks and fields of a run that its continuation may set anew. run_dir is where the run now is.

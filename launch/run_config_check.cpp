@@ -55,10 +55,10 @@ class Checker {
   void file(const std::string& path, const std::string& name) {
     required(path, name.empty());
     std::error_code error;
-    if (name.empty() || fs::is_regular_file(name, error)) return;
-    if (fs::exists(name, error))
+    if (name.empty()) return;
+    if (fs::is_directory(name, error))
       problem(path, "\"{}\" is not a file. Give the path of a file.", name);
-    else
+    else if (!fs::exists(name, error))
       problem(path, "the file \"{}\" does not exist (paths are relative to the current directory).",
               name);
   }

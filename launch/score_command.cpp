@@ -26,7 +26,7 @@ void check_paths(const Options& options, Problems& problems) {
   std::error_code error;
   for (const auto& [flag, path] :
        {std::pair{"--checkpoint", options.checkpoint}, std::pair{"--rollouts", options.rollouts}})
-    if (!fs::is_regular_file(path, error))
+    if (!fs::exists(path, error) || fs::is_directory(path, error))
       problems.add("{} {}: there is no such file.", flag, path);
   const fs::path out(options.out);
   const fs::path directory = out.has_parent_path() ? out.parent_path() : fs::path(".");
@@ -65,10 +65,10 @@ void score(const Options& options) {
 
   Session session(config.threads_per_rank);
   const auto model = load_model(file, session, config.precision, WithGradients::kNo);
-  std::optional<Progress> progress;
+  std::optional<Progress> progress("micro-batch");
   const auto scores = score_groups(session.ctx(), *model, groups, batching, options.temperature,
                                    nullptr, [&](std::int64_t done, std::int64_t all) {
-                                     if (!progress) progress.emplace("micro-batch", all);
+                                     progress->set_total(all);
                                      progress->update(done);
                                    });
   progress.reset();
