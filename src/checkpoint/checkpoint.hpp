@@ -94,7 +94,8 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& 
                      std::span<const StateTensor> tensors, bool keep_precision = false);
 
 /// An open file whose format, kind and header are read and whose small parts have passed their
-/// checksums.
+/// checksums. A file without checksums in its metadata (ours have them) is first read through in a
+/// child process, since damage to it can crash the HDF5 library.
 ///
 /// Errors    DataError listing every problem; IoError where the file cannot be opened at all
 class CheckpointReader {
@@ -124,6 +125,8 @@ class CheckpointReader {
   void verify();
 
  private:
+  void open(const std::filesystem::path& path);
+
   struct State;
   std::unique_ptr<State> state_;
 };

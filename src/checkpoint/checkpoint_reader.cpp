@@ -4,6 +4,7 @@
 #include <map>
 
 #include "checkpoint/checkpoint_reader_state.hpp"
+#include "checkpoint/child_probe.hpp"
 #include "checkpoint/element_checksum.hpp"
 #include "checkpoint/layout.hpp"
 #include "core/error.hpp"
@@ -13,6 +14,10 @@ namespace {
 
 // A HDF5 group tree has no bottom when a link leads back up; our files are three levels deep.
 constexpr int kMostLevels = 8;
+
+// Processor time that reading a file in a child may take: far above what any disk needs.
+constexpr std::int64_t kLeastProbeSeconds = 2;
+constexpr std::int64_t kProbeBytesPerSecond = 10'000'000;
 
 void collect_datasets(const Hdf5File& file, const std::string& group, int level,
                       std::vector<std::string>& datasets) {
@@ -149,8 +154,28 @@ void CheckpointFile::check_bytes(const std::string& dataset, const std::string& 
   }
 }
 
-CheckpointReader::CheckpointReader(std::filesystem::path path)
-    : state_(std::make_unique<State>(CheckpointFile{path, Hdf5File::open(path)})) {
+CheckpointReader::CheckpointReader(std::filesystem::path path) {
+  if (!Hdf5File::has_checked_metadata(path)) {
+    // Everything is read there, values too: their index may be what is damaged.
+    std::error_code none;
+    const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, none));
+    const bool survived = survives_in_child(
+        [&] {
+          open(path);
+          verify();
+          for (const auto& tensor : tensors()) state_->read_through(tensor);
+        },
+        kLeastProbeSeconds + (none ? 0 : bytes / kProbeBytesPerSecond));
+    if (!survived) {
+      throw DataError({fmt::format("{}: is damaged: the HDF5 library cannot read it to its end.",
+                                   path.string())});
+    }
+  }
+  open(path);
+}
+
+void CheckpointReader::open(const std::filesystem::path& path) {
+  state_ = std::make_unique<State>(CheckpointFile{path, Hdf5File::open(path)});
   State& state = *state_;
   Problems problems;
   try {

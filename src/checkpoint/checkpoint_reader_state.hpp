@@ -24,6 +24,8 @@ struct CheckpointFile {
   void check_bytes(const std::string& dataset, const std::string& bytes, Problems& problems) const;
   /// The same for a tensor, read in blocks.
   void check_values(const StoredTensor& tensor, Problems& problems) const;
+  /// The sum of a tensor that is read in blocks.
+  std::uint64_t read_through(const StoredTensor& tensor) const;
 };
 
 struct CheckpointReader::State : CheckpointFile {

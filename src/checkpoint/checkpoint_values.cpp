@@ -46,8 +46,7 @@ void match_names(const CheckpointFile& state,
 
 }  // namespace
 
-void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems) const {
-  if (!tensor.checksum) return;
+std::uint64_t CheckpointFile::read_through(const StoredTensor& tensor) const {
   const Shard whole = Shard::whole(tensor.shape);
   const std::int64_t rows = tensor.shape.numel() == 0 ? 0 : layout::rows_of(tensor.shape);
   const std::int64_t block = layout::block_rows(tensor.shape, tensor.dtype);
@@ -59,7 +58,11 @@ void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems
     file.read_rows(tensor.dataset, tensor.dtype, whole, begin, count, elements.data());
     sum += rectangle_checksum(elements.data(), size_of(tensor.dtype), whole, begin, count);
   }
-  if (sum != *tensor.checksum) {
+  return sum;
+}
+
+void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems) const {
+  if (tensor.checksum && read_through(tensor) != *tensor.checksum) {
     problems.add("{}: {} does not have its checksum (the file is damaged).", path.string(),
                  tensor.dataset);
   }

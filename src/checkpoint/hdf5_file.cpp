@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "checkpoint/hdf5_handle.hpp"
+#include "checkpoint/plain_text.hpp"
 #include "core/error.hpp"
 
 namespace coppice {
@@ -131,6 +132,13 @@ Hdf5File Hdf5File::open(const fs::path& path) {
   return Hdf5File(file, path, static_cast<std::int64_t>(fs::file_size(path)));
 }
 
+bool Hdf5File::has_checked_metadata(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  char start[9] = {};  // the signature and the superblock's version
+  stream.read(start, sizeof(start));
+  return !stream || static_cast<unsigned char>(start[8]) >= 2;
+}
+
 Hdf5File::~Hdf5File() {
   if (file_ >= 0) H5Fclose(file_);
 }
@@ -199,6 +207,9 @@ std::vector<std::string> Hdf5File::children(const std::string& group) const {
       },
       &names);
   if (walked < 0) hdf5::throw_reading(shown_, group, "its contents cannot be listed");
+  if (!std::ranges::all_of(names, is_plain_text)) {
+    hdf5::throw_reading(shown_, group, "holds a name that is no plain text, so it is damaged");
+  }
   std::ranges::sort(names);
   return names;
 }
@@ -242,7 +253,9 @@ std::optional<std::string> Hdf5File::text_attribute(const std::string& object,
     text.resize(H5Tget_size(type));
     if (H5Aread(attribute, type, text.data()) < 0) refuse();
   }
-  return text.substr(0, text.find('\0'));
+  text.erase(std::min(text.find('\0'), text.size()));
+  if (!is_plain_text(text)) refuse();
+  return text;
 }
 
 std::map<std::string, std::uint64_t> Hdf5File::u64_attributes(const std::string& object) const {
@@ -268,7 +281,9 @@ std::map<std::string, std::uint64_t> Hdf5File::u64_attributes(const std::string&
                   return 0;
                 },
                 &values);
-  if (walked < 0) hdf5::throw_reading(shown_, object, "its attributes cannot be read");
+  const bool plain =
+      std::ranges::all_of(values, [](const auto& v) { return is_plain_text(v.first); });
+  if (walked < 0 || !plain) hdf5::throw_reading(shown_, object, "its attributes cannot be read");
   return values;
 }
 

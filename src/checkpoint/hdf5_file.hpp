@@ -37,6 +37,9 @@ class Hdf5File {
   /// Makes `path` (which may exist) an empty file; messages call it `shown`.
   static Hdf5File create(const std::filesystem::path& path, const std::filesystem::path& shown);
   static Hdf5File open(const std::filesystem::path& path);
+  /// False for a file whose metadata carry no checksums (superblock version 0 or 1), true also
+  /// where there is no such file: the library may crash on damage to the former.
+  static bool has_checked_metadata(const std::filesystem::path& path);
   ~Hdf5File();
   Hdf5File(Hdf5File&& other) noexcept;
   Hdf5File& operator=(Hdf5File&&) = delete;
