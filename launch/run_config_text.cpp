@@ -163,8 +163,15 @@ class RunConfigScanner : public pb::io::ErrorCollector {
       else
         config_.add_problem(path, fmt::format("takes {}, not a block.", wanted(*known)));
     }
+    if (++depth_ > kDeepest) {
+      config_.problems_->add("{}: blocks are nested too deeply to be read on. Close them.", where);
+      while (!at_end()) tokens_.Next();
+      return;
+    }
     tokens_.Next();
     fields(inner, path);
+    --depth_;
+    if (depth_ > 0 && at_end() && !config_.problems_->empty()) return;  // told for the inner one
     if (!take("}"))
       config_.problems_->add("{}: {}: the brace opened here is never closed. Add a }}.", where,
                              path);
@@ -202,7 +209,10 @@ class RunConfigScanner : public pb::io::ErrorCollector {
     return text;
   }
 
+  static constexpr int kDeepest = 64;  // blocks nest two deep; the rest is damage
+
   RunConfigText& config_;
+  int depth_ = 0;
   pb::io::ArrayInputStream stream_;
   Tokenizer tokens_;
 };

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "core/rng.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace coppice::test {
@@ -225,6 +226,29 @@ TEST_F(RunConfigFile, NamesAFaultySet) {
                           HasSubstr("--set loss.kind=PPO: PPO is not one of GRPO, DR_GRPO"),
                           "--set data.epochs=: nothing is not a whole number.",
                           HasSubstr("--set run_dir=: empty.")));
+}
+
+// Whatever stands in the file, it is read or refused: no crash, no other error.
+TEST_F(RunConfigFile, DamagedAnywhereIsReadOrRefused) {
+  const std::string whole = load(good("loss { kind: DAPO } limits { max_steps: 3 }")).text();
+  const std::string pieces = "{}[]<>:;,\"'#\\\n.-+0e9\xff";
+  const RandomStream random(1, "damage");
+  std::uint64_t drawn = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = whole;
+    for (int edit = 0; edit <= i % 4; ++edit) {
+      const auto at = random.below(text.size(), drawn++);
+      if (random.below(3, drawn++) == 0)
+        text.erase(at, 1 + random.below(40, drawn++));
+      else
+        text.insert(at, 1, pieces[random.below(pieces.size(), drawn++)]);
+    }
+    problems(text);
+  }
+  EXPECT_THAT(problems(std::string(100000, '{')), SizeIs(testing::Ge(1u)));
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "loss {";
+  EXPECT_THAT(problems(deep), Contains(HasSubstr("nested too deeply")));
 }
 
 TEST_F(RunConfigFile, ThatDoesNotExistIsNamed) {
