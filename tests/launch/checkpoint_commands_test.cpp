@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/temporary_directory.hpp"
 #include "core/error.hpp"
 
@@ -121,9 +122,13 @@ TEST(ImportExportFiles, TokenizerFilesTravelAlong) {
   write_file(directory / "in" / "tokenizer.json", bytes);
   write_file(directory / "in" / "merges.txt", "");
   write_file(directory / "in" / "README.md", "not a tokenizer's file");
+  // Spelt as no JSON library would print it.
+  const std::string config = " " + read_file(directory / "in" / "config.json") + "\n\n";
+  write_file(directory / "in" / "config.json", config);
   ASSERT_EQ(import(directory / "in", directory / "m.h5").status, 0);
   ASSERT_EQ(export_to(directory / "m.h5", directory / "out").status, 0);
   EXPECT_EQ(read_file(directory / "out" / "tokenizer.json"), bytes);
+  EXPECT_EQ(read_file(directory / "out" / "config.json"), config);
   EXPECT_TRUE(fs::exists(directory / "out" / "merges.txt"));
   EXPECT_FALSE(fs::exists(directory / "out" / "README.md"));
 }
@@ -155,6 +160,46 @@ TEST(Export, RoundsToNearestEvenAndTheConfigFollows) {
   auto expected = nlohmann::ordered_json::parse(read_file(directory / "in" / "config.json"));
   expected["dtype"] = "bfloat16";
   EXPECT_EQ(nlohmann::ordered_json::parse(read_file(directory / "bf16" / "config.json")), expected);
+}
+
+// A bf16 model, trained: its master weights are f32, and so is what is exported unless told.
+TEST(Export, TakesTheMasterWeightsOfACheckpoint) {
+  const TemporaryDirectory directory;
+  const fs::path source = kGolden / "qwen2_tied_bf16";
+  RawModel expected;
+  {
+    CheckpointHeader header;
+    header.kind = CheckpointKind::kCheckpoint;
+    header.model_config_json = read_file(source / "config.json");
+    header.run_config_textproto = "seed: 1\n";
+    header.trainer_json = "{}";
+    header.tokenizer = {{"tokenizer.json", "{}"}};
+    CheckpointWriter writer(directory / "c.h5", header);
+    for (const auto& [name, tensor] : raw_model(source)) {
+      std::string wide;  // each bf16 with two zero bytes below it
+      for (std::size_t i = 0; i < tensor.bytes.size(); i += 2) {
+        wide += std::string(2, '\0') + tensor.bytes.substr(i, 2);
+      }
+      std::vector<std::int64_t> extents = tensor.shape;
+      const Shape shape{std::span<const std::int64_t>(extents)};
+      const ConstTensorView view(reinterpret_cast<const std::byte*>(wide.data()), DType::kF32,
+                                 shape);
+      for (const char* group : {"/parameters/", "/optimizer/exp_avg/", "/optimizer/exp_avg_sq/"}) {
+        writer.write(group + name, DType::kF32, Shard::whole(shape), view);
+      }
+      expected[name] = {"F32", wide, tensor.shape};
+    }
+    writer.commit();
+  }
+  ASSERT_EQ(export_to(directory / "c.h5", directory / "f32").status, 0);
+  EXPECT_EQ(raw_model(directory / "f32"), expected);
+  EXPECT_EQ(Json::parse(read_file(directory / "f32" / "config.json"))["torch_dtype"], "float32");
+  EXPECT_EQ(read_file(directory / "f32" / "tokenizer.json"), "{}");
+  ASSERT_EQ(export_to(directory / "c.h5", directory / "bf16", "--dtype bf16").status, 0);
+  EXPECT_EQ(raw_model(directory / "bf16"), raw_model(source));
+  const auto described = run(fmt::format("inspect '{}' --json", (directory / "c.h5").string()));
+  EXPECT_EQ(Json::parse(described.out)["kind"], "checkpoint");
+  EXPECT_EQ(Json::parse(described.out)["applied_updates"], 0);
 }
 
 TEST(Export, NeverTouchesAFullDirectory) {
