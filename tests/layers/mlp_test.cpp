@@ -1,7 +1,6 @@
 // The feed-forward network against the composition of naive ops.
 //
-// Seen red: gate and up parts swapped; d_hidden written before the last matrix's gradient read
-// hidden.
+// Seen red: gate and up swapped; the last matrix's gradient taken from gate instead of hidden.
 #include "layers/mlp.hpp"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Self-attention alone: what the block's tests cannot see, above all its keys and values for other
 // passes.
 //
-// Seen red: keys handed out before turning; q and k norms swapped.
+// Seen red: keys handed out before turning and norm; scale from the hidden size; k left unturned.
 #include "layers/self_attention.hpp"
 
 #include <gtest/gtest.h>

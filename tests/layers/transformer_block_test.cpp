@@ -1,8 +1,8 @@
 // The block against the naive one and its finite differences, and its recomputation against itself.
 //
-// Seen red: residual of the second branch taken before attention; norm gradients without the
-// residual; k norm's gradient with q's rstd; later dK added before the turn back; kSelective
-// recomputing with the wrong norm.
+// Seen red: residual of the second branch taken before attention; either norm's gradient without
+// the residual's; k norm's gradient through q's weight; later dK added after the turn back;
+// kSelective recomputing with the wrong norm.
 #include "layers/transformer_block.hpp"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 // The embedding by hand, above all a token that comes often.
 //
-// Seen red: backward overwriting instead of adding; backward cut by rows over two threads (the
-// repeated token lost sums).
+// Seen red: backward overwriting instead of adding.
 #include "layers/vocab_parallel_embedding.hpp"
 
 #include <gtest/gtest.h>

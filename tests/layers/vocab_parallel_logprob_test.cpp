@@ -2,8 +2,9 @@
 // every way to cut chunks, padding, and garbage that must not spread.
 //
 // Seen red: temperature left out of the entropy; log p + H taken without H; a row's second edge
-// dropped; target term written instead of added; statistics of the chunk before; dweight
-// overwritten by the second chunk.
+// dropped; target term written instead of added; edges of the first chunk used for all; dweight
+// overwritten; -inf not held finite; NaN made 0 by the exponential; rows without coefficients
+// computed all the same.
 #include "layers/vocab_parallel_logprob.hpp"
 
 #include <gmock/gmock.h>
