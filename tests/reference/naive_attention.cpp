@@ -14,16 +14,19 @@ std::size_t at(std::int64_t row, std::int64_t head, std::int64_t d, std::int64_t
   return static_cast<std::size_t>((row * heads + head) * dim + d);
 }
 
+bool sees(const AttentionProblem& p, std::int64_t row, std::int64_t key) {
+  return p.mask[static_cast<std::size_t>(row)][static_cast<std::size_t>(key)] != 0;
+}
+
 /// Probabilities of one row and head over all keys; all zero where it sees none.
 std::vector<double> probabilities(const AttentionProblem& p, std::int64_t row, std::int64_t head,
                                   double* lse) {
   const auto kv = head / (p.heads / p.kv_heads);
-  const auto& sees = p.mask[static_cast<std::size_t>(row)];
   std::vector<double> score(static_cast<std::size_t>(p.keys));
   double max = -std::numeric_limits<double>::infinity();
   for (std::int64_t j = 0; j < p.keys; ++j) {
     const auto key = static_cast<std::size_t>(j);
-    if (sees[key] == 0) continue;
+    if (!sees(p, row, j)) continue;
     for (std::int64_t d = 0; d < p.dim; ++d) {
       score[key] +=
           p.scale * p.q[at(row, head, d, p.heads, p.dim)] * p.k[at(j, kv, d, p.kv_heads, p.dim)];
@@ -31,14 +34,14 @@ std::vector<double> probabilities(const AttentionProblem& p, std::int64_t row, s
     if (score[key] > max) max = score[key];
   }
   double sum = 0;
-  for (std::size_t j = 0; j < score.size(); ++j) {
-    if (sees[j] == 0) continue;
-    sum += std::exp(score[j] - max);
+  for (std::int64_t j = 0; j < p.keys; ++j) {
+    if (sees(p, row, j)) sum += std::exp(score[static_cast<std::size_t>(j)] - max);
   }
   *lse = max + std::log(sum);
   std::vector<double> probability(score.size(), 0.0);
-  for (std::size_t j = 0; j < score.size(); ++j) {
-    if (sees[j] != 0) probability[j] = std::exp(score[j] - max) / sum;
+  for (std::int64_t j = 0; j < p.keys; ++j) {
+    const auto key = static_cast<std::size_t>(j);
+    if (sees(p, row, j)) probability[key] = std::exp(score[key] - max) / sum;
   }
   return probability;
 }
@@ -72,6 +75,7 @@ AttentionResult attention(const AttentionProblem& p) {
       auto& lse = result.lse[static_cast<std::size_t>(head * p.queries + row)];
       const auto probability = probabilities(p, row, head, &lse);
       for (std::int64_t j = 0; j < p.keys; ++j) {
+        if (!sees(p, row, j)) continue;
         for (std::int64_t d = 0; d < p.dim; ++d) {
           result.out[at(row, head, d, p.heads, p.dim)] +=
               probability[static_cast<std::size_t>(j)] * p.v[at(j, kv, d, p.kv_heads, p.dim)];
@@ -97,6 +101,7 @@ AttentionGradients attention_gradients(const AttentionProblem& p,
       std::vector<double> d_probability(probability.size(), 0.0);
       double weighted = 0;  // sum_k p_k d_probability_k
       for (std::int64_t j = 0; j < p.keys; ++j) {
+        if (!sees(p, row, j)) continue;
         const auto key = static_cast<std::size_t>(j);
         for (std::int64_t d = 0; d < p.dim; ++d) {
           d_probability[key] +=
@@ -105,6 +110,7 @@ AttentionGradients attention_gradients(const AttentionProblem& p,
         weighted += probability[key] * d_probability[key];
       }
       for (std::int64_t j = 0; j < p.keys; ++j) {
+        if (!sees(p, row, j)) continue;
         const auto key = static_cast<std::size_t>(j);
         const double d_score = probability[key] * (d_probability[key] - weighted);
         for (std::int64_t d = 0; d < p.dim; ++d) {
