@@ -161,9 +161,13 @@ CheckpointReader::CheckpointReader(std::filesystem::path path) {
     const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, none));
     const bool survived = survives_in_child(
         [&] {
-          open(path);
-          verify();
-          for (const auto& tensor : tensors()) state_->read_through(tensor);
+          try {
+            open(path);
+            verify();
+            for (const auto& tensor : tensors()) state_->read_through(tensor);
+          } catch (const Error&) {  // told by the program's own reading
+          }
+          state_.reset();  // closing crashes on some damage too
         },
         kLeastProbeSeconds + (none ? 0 : bytes / kProbeBytesPerSecond));
     if (!survived) {
