@@ -186,9 +186,7 @@ class Checker {
     at_least("checkpoint.keep_last", config_.checkpoint().keep_last(), 1);
     at_least("limits.max_steps", config_.limits().max_steps(), 0);
     at_least("limits.max_bad_steps", config_.limits().max_bad_steps(), 1);
-    if (text_.given("limits.watchdog_seconds"))
-      problem("limits.watchdog_seconds",
-              "the watchdog watches several ranks and comes with them, later. Remove it.");
+    at_least("limits.watchdog_seconds", config_.limits().watchdog_seconds(), 1);
   }
 
   const config::RunConfig& config_;

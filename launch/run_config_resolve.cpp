@@ -143,7 +143,6 @@ void resolve_run_config(config::RunConfig& config) {
   config.set_device(config::RunConfig::CPU);
   if (!config.numerics().has_precision()) config.mutable_numerics()->set_precision(Numerics::F32);
   if (!config.has_threads_per_rank()) config.set_threads_per_rank(available_cores());
-  config.mutable_limits()->clear_watchdog_seconds();
 }
 
 RunConfig plain_values(const config::RunConfig& config) {

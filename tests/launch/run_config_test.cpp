@@ -202,16 +202,14 @@ TEST_F(RunConfigFile, RefusesWhatDoesNotGoTogether) {
 
 TEST_F(RunConfigFile, RefusesWhatComesLater) {
   EXPECT_THAT(problems(good("model { reference: \"m.h5\" hf: \"dir\" }\nparallel { tensor: 2 "
-                            "context: 3 data: 4 }\nnumerics { precision: BF16 }\ndevice: CUDA\n"
-                            "limits { watchdog_seconds: 5 }")),
+                            "context: 3 data: 4 }\nnumerics { precision: BF16 }\ndevice: CUDA\n")),
               ElementsAre(HasSubstr("parallel.tensor: 2 needs 2 ranks, but this version runs one"),
                           HasSubstr("parallel.context: 3 needs 3 ranks"),
                           HasSubstr("parallel.data: 4 needs 4 ranks"),
                           HasSubstr("numerics.precision: BF16 runs on CUDA devices only"),
                           HasSubstr("device: CUDA is not in this build"),
                           HasSubstr("model.reference: reference models come later."),
-                          HasSubstr("model.hf: comes later."),
-                          HasSubstr("limits.watchdog_seconds: the watchdog")));
+                          HasSubstr("model.hf: comes later.")));
 }
 
 TEST_F(RunConfigFile, NamesAFaultySet) {
