@@ -48,7 +48,7 @@ constexpr const char* kind_of() {
   using Value = typename ValueOf<T>::type;
   if constexpr (std::is_same_v<Value, std::string>) return "text";
   if constexpr (std::is_same_v<Value, double>) return "a number";
-  if constexpr (std::is_same_v<Value, std::uint64_t>) return "a whole number, 0 or more,";
+  if constexpr (std::is_same_v<Value, std::uint64_t>) return "a whole number of 0 or more";
   return "a whole number";
 }
 

@@ -16,6 +16,7 @@
 #include "launch/hf_directory.hpp"
 #include "launch/host.hpp"
 #include "launch/model_tensors.hpp"
+#include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 
 namespace coppice {
@@ -27,14 +28,6 @@ struct Options {
   std::string checkpoint, out;
   std::optional<std::string> dtype;
 };
-
-void refuse_full_directory(const fs::path& out) {
-  if (!fs::exists(out) || (fs::is_directory(out) && fs::is_empty(out))) return;
-  throw ConfigError(
-      {fmt::format("--out {}: exists and is not an empty directory (nothing is "
-                   "overwritten). Remove it or choose another name.",
-                   out.string())});
-}
 
 std::optional<DType> dtype_from(const std::optional<std::string>& name) {
   if (!name) return std::nullopt;
@@ -64,7 +57,9 @@ void copy_tensor(const CheckpointReader& reader, const StoredTensor& stored,
 }
 
 void export_model(const Options& options) {
-  refuse_full_directory(options.out);
+  Problems problems;
+  check_output_directory(options.out, problems);
+  problems.throw_if_any<ConfigError>();
   CheckpointReader reader(options.checkpoint);
   for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
   const auto config = ModelConfig::parse(reader.header().model_config_json,

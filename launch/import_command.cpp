@@ -12,6 +12,7 @@
 #include "launch/hf_directory.hpp"
 #include "launch/host.hpp"
 #include "launch/model_tensors.hpp"
+#include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 
 namespace coppice {
@@ -36,11 +37,16 @@ auto collect(Problems& problems, const F& f) -> std::optional<decltype(f())> {
 
 void import(const Options& options) {
   const fs::path directory(options.hf);
-  if (!fs::is_directory(directory)) {
-    throw ConfigError({fmt::format("--hf {}: is no directory.", options.hf)});
+  Problems problems;
+  std::vector<fs::path> inputs;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) inputs.push_back(entry.path());
+  check_output_file(options.out, inputs, problems);
+  if (!fs::is_directory(directory, error)) {
+    problems.add("--hf {}: is no directory.", options.hf);
+    problems.throw_if_any<ConfigError>();
   }
   const fs::path config_path = directory / "config.json";
-  Problems problems;
   const auto json = collect(problems, [&] { return read_small_file(config_path); });
   const auto config =
       !json ? std::nullopt

@@ -7,6 +7,7 @@
 
 #include "checkpoint/small_file.hpp"
 #include "launch/hf_directory.hpp"
+#include "launch/output_path.hpp"
 #include "model/policy_model.hpp"
 #include "rl/training_state.hpp"
 
@@ -20,6 +21,9 @@ struct Options {
 
 void init(const Options& options) {
   const std::filesystem::path config_path(options.hf_config);
+  Problems problems;
+  check_output_file(options.out, {config_path}, problems);
+  problems.throw_if_any<ConfigError>();
   const auto config = ModelConfig::parse(read_small_file(config_path), options.hf_config);
   Memory memory{Device{}};
   const auto self = make_self_communicator();

@@ -9,6 +9,7 @@
 #include "launch/command.hpp"
 #include "launch/commands.hpp"
 #include "launch/host.hpp"
+#include "launch/one_line.hpp"
 
 namespace {
 
@@ -17,7 +18,7 @@ using namespace coppice;
 constexpr int kDone = 0, kFailed = 1, kRefused = 2;
 
 void report(std::string_view problem) {
-  fmt::print(stderr, "coppice: error [rank 0, {}]: {}\n", host_name(), problem);
+  fmt::print(stderr, "coppice: error [rank 0, {}]: {}\n", host_name(), one_line(problem));
 }
 
 int run(int argc, const char* const* argv) {

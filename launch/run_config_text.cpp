@@ -6,6 +6,8 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
 
+#include <utility>
+
 namespace coppice {
 namespace {
 
@@ -110,13 +112,13 @@ class RunConfigScanner : public pb::io::ErrorCollector {
   }
   void skip_line() {
     const int line = token().line;
-    while (!at_end() && token().line == line && !at("}")) tokens_.Next();
+    while (!at_end() && token().line == line && !at(closing_)) tokens_.Next();
   }
 
   // `message` is null inside a block that is unknown: then nothing is stored or reported but
   // faults.
   void fields(pb::Message* message, const std::string& path) {
-    while (!at_end() && !at("}")) {
+    while (!at_end() && !at(closing_)) {
       if (token().type != Tokenizer::TYPE_IDENTIFIER) {
         fault(fmt::format("a field's name should stand here, not {}.", token().text));
         skip_line();
@@ -140,7 +142,7 @@ class RunConfigScanner : public pb::io::ErrorCollector {
         config_.add_problem(path, unknown_field(path, *message->GetDescriptor()));
     }
     const bool colon = take(":");
-    if (at("{")) return block(message, known, path, where);
+    if (at("{") || at("<")) return block(message, known, path, where);
     if (!colon) {
       config_.problems_->add("{}: {}: a colon and a value, or a block in braces, should follow.",
                              where, path);
@@ -168,13 +170,15 @@ class RunConfigScanner : public pb::io::ErrorCollector {
       while (!at_end()) tokens_.Next();
       return;
     }
+    const std::string_view outer_closing = std::exchange(closing_, at("<") ? ">" : "}");
     tokens_.Next();
     fields(inner, path);
     --depth_;
+    const std::string_view closing = std::exchange(closing_, outer_closing);
     if (depth_ > 0 && at_end() && !config_.problems_->empty()) return;  // told for the inner one
-    if (!take("}"))
-      config_.problems_->add("{}: {}: the brace opened here is never closed. Add a }}.", where,
-                             path);
+    if (!take(closing))
+      config_.problems_->add("{}: {}: the brace opened here is never closed. Add a {}.", where,
+                             path, closing);
   }
 
   void scalar(pb::Message& message, const FieldDescriptor& known, const std::string& path,
@@ -200,7 +204,7 @@ class RunConfigScanner : public pb::io::ErrorCollector {
       return text;
     }
     // A word on a later line is the next field's name, not this one's value.
-    if (at_end() || at("}") || token().line != line) return text;
+    if (at_end() || at(closing_) || token().line != line) return text;
     return text + take_text();
   }
   std::string take_text() {
@@ -213,6 +217,7 @@ class RunConfigScanner : public pb::io::ErrorCollector {
 
   RunConfigText& config_;
   int depth_ = 0;
+  std::string_view closing_ = "}";  // of the block at hand: text format also writes < ... >
   pb::io::ArrayInputStream stream_;
   Tokenizer tokens_;
 };

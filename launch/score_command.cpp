@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "launch/open_model.hpp"
+#include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_config.hpp"
 #include "rl/scorer.hpp"
@@ -28,17 +29,9 @@ void check_paths(const Options& options, Problems& problems) {
        {std::pair{"--checkpoint", options.checkpoint}, std::pair{"--rollouts", options.rollouts}})
     if (!fs::exists(path, error) || fs::is_directory(path, error))
       problems.add("{} {}: there is no such file.", flag, path);
-  const fs::path out(options.out);
-  const fs::path directory = out.has_parent_path() ? out.parent_path() : fs::path(".");
-  if (!fs::is_directory(directory, error))
-    problems.add("--out {}: the directory {} does not exist. Make it first.", options.out,
-                 directory.string());
-  else if (fs::exists(out, error) && !fs::is_regular_file(out, error))
-    problems.add("--out {}: is no file that could be replaced. Give another name.", options.out);
-  else if (fs::equivalent(out, options.checkpoint, error) ||
-           (options.fill.empty() && fs::equivalent(out, options.rollouts, error)))
-    problems.add("--out {}: is an input of this command (it would be lost). Give another name.",
-                 options.out);
+  std::vector<fs::path> inputs = {options.checkpoint};
+  if (options.fill.empty()) inputs.emplace_back(options.rollouts);
+  check_output_file(options.out, inputs, problems);
 }
 
 RunConfig checked_config(const Options& options) {

@@ -28,9 +28,16 @@ void check_run_dir(const fs::path& run_dir) {
   fs::path existing = fs::absolute(run_dir);
   while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path())
     existing = existing.parent_path();
+  Problems problems;
   if (!fs::is_directory(existing, error))
-    throw ConfigError(
-        {fmt::format("run_dir: {} is not a directory. Give another run_dir.", existing.string())});
+    problems.add("run_dir: {} is not a directory. Give another run_dir.", existing.string());
+  const fs::path checkpoints = run_dir / "checkpoints";
+  if (fs::exists(checkpoints, error) && !fs::is_directory(checkpoints, error))
+    problems.add("run_dir: {} is not a directory. Give another run_dir.", checkpoints.string());
+  for (const char* name : {"config.textproto", "metrics.jsonl"})
+    if (fs::is_directory(run_dir / name, error))
+      problems.add("run_dir: {} is not a file. Give another run_dir.", (run_dir / name).string());
+  problems.throw_if_any<ConfigError>();
 }
 
 // Where the run goes on, or nothing where it begins.
@@ -49,7 +56,7 @@ std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config) {
         "{}: no checkpoint is whole. Move them away to start anew.", directory.string()));
     throw DataError(newest.passed_over);
   }
-  for (const auto& line : newest.passed_over) fmt::print(stderr, "passed over: {}\n", line);
+  for (const auto& line : newest.passed_over) fmt::print(stderr, "{}\n", line);
   return std::move(newest.reader);
 }
 
@@ -67,6 +74,7 @@ std::string summary(const StepMetrics& metrics) {
 }
 
 void train(const Options& options) {
+  const StopSignal stop;  // from here on, so that a signal during loading is kept too
   RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain);
   TrainerConfig& trainer_config = config.trainer;
   check_run_dir(trainer_config.run_dir);
@@ -98,22 +106,24 @@ void train(const Options& options) {
   const std::string run_dir = trainer_config.run_dir.string();
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
-    fmt::print(
-        "{} is finished: {} steps are done. Raise limits.max_steps or data.epochs for "
-        "more.\n",
-        run_dir, trainer.steps());
+    const std::int64_t limit = trainer_config.limits.max_steps;
+    fmt::print("{} is finished: {} steps are done.{}\n", run_dir, trainer.steps(),
+               limit > 0 && limit <= trainer.steps() ? " More need a larger limits.max_steps."
+                                                     : " The rollouts have no more.");
     return;
   }
   if (resumed) fmt::print(stderr, "going on from {}\n", origin);
 
-  const StopSignal stop;
   fs::create_directories(trainer_config.run_dir);
+  remove_leftovers(trainer_config.run_dir);
   write_file_atomically(trainer_config.run_dir / "config.textproto", config.text());
   progress.emplace("step", steps, trainer.steps());
   const RunEnd end = trainer.run([&] { return stop.requested(); });
   progress.reset();
   const auto last = trainer_config.run_dir / "checkpoints" / checkpoint_file_name(trainer.steps());
-  if (end == RunEnd::kStopped)
+  if (end == RunEnd::kStopped && trainer.steps() == 0)
+    fmt::print("stopped at step 0 of {}; nothing was done yet\n", steps);
+  else if (end == RunEnd::kStopped)
     fmt::print("stopped at step {} of {}; the same command goes on from {}\n", trainer.steps(),
                steps, last.string());
   else

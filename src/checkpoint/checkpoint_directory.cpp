@@ -54,7 +54,7 @@ NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory) {
     } catch (const InputError& error) {
       const auto count = error.problems().size();
       newest.passed_over.push_back(fmt::format(
-          "passed over {}: {}{}", path.string(), error.problems().front(),
+          "passed over {}{}", error.problems().front(),
           count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
     }
   }

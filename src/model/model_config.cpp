@@ -145,6 +145,10 @@ void refuse_sliding_windows(const ConfigFields& fields, ModelFamily family) {
                         : "transformers then takes a window of 4096, and windows are not supported",
                     kTurnOff);
     }
+  } else if (family == ModelFamily::kLlama && !fields.is_null("sliding_window") &&
+             fields.find("sliding_window") != nullptr) {
+    // transformers passes over it here; whoever set it wanted a window, and would not get one.
+    fields.refuse("sliding_window", kWhy, kTurnOff);
   } else if (fields.boolean("use_sliding_window", false)) {
     fields.refuse("use_sliding_window", kWhy,
                   "Where the window never matters for your lengths, set it to false yourself.");

@@ -1,11 +1,18 @@
 #include "rl/group_source.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/rng.hpp"
 
 namespace coppice {
+
+std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()
+                                                : product;
+}
 
 RolloutsSource::RolloutsSource(std::vector<Group> groups, std::int64_t epochs, bool shuffle,
                                std::uint64_t seed)
@@ -36,14 +43,21 @@ std::vector<Group> RolloutsSource::take(std::int64_t count) {
 }
 
 void RolloutsSource::set_position(const SourcePosition& position) {
-  COPPICE_CHECK(position.epoch >= 0 && position.taken >= 0 && position.taken <= std::ssize(groups_),
-                "epoch {}, {} groups taken of {}", position.epoch, position.taken, groups_.size());
+  COPPICE_CHECK(position.epoch >= 0 && position.taken >= 0, "epoch {}, {} groups taken",
+                position.epoch, position.taken);
+  if (position.taken > std::ssize(groups_))
+    throw DataError(
+        {fmt::format("the run stands behind group {} of an epoch, but the rollouts "
+                     "hold {} (they are not those it began with). Give it the same "
+                     "rollouts, or start anew in another run_dir.",
+                     position.taken, groups_.size())});
   enter_epoch(position.epoch);
   position_.taken = position.taken;
 }
 
 std::optional<std::int64_t> RolloutsSource::batches(std::int64_t count) const {
-  return epochs_ * ((std::ssize(groups_) + count - 1) / count);
+  COPPICE_CHECK(count > 0, "batches of {} groups", count);
+  return saturating_product(epochs_, (std::ssize(groups_) - 1) / count + 1);
 }
 
 }  // namespace coppice

@@ -17,6 +17,9 @@ struct SourcePosition {
   friend bool operator==(const SourcePosition&, const SourcePosition&) = default;
 };
 
+/// a x b, or the largest number where that is beyond it: counts that no run reaches.
+std::int64_t saturating_product(std::int64_t a, std::int64_t b);
+
 class GroupSource {
  public:
   virtual ~GroupSource() = default;

@@ -36,7 +36,9 @@ class TextFile {
   void write(std::string_view text) { out_.write(text.data(), std::ssize(text)); }
   void finish() {
     out_.close();
-    if (!out_) throw IoError(fmt::format("{}: writing failed.", pending_.target().string()));
+    if (!out_)
+      throw IoError(fmt::format("{}: cannot be written (it may need more free space on its disk).",
+                                pending_.target().string()));
     pending_.commit();
   }
 

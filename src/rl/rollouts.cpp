@@ -181,8 +181,8 @@ class FileChecks {
     problems.add(
         first_without_.line,
         fmt::format("{}: old_logprobs are missing{}, but line {}, {} has them (all "
-                    "responses of a file have them or none). Remove them all, or fill them "
-                    "with `coppice score --fill old_logprobs`.",
+                    "responses of a file have them or none). Remove them all; `coppice score "
+                    "--fill old_logprobs` can then give every response its own.",
                     first_without_.place,
                     without_old_ > 1 ? fmt::format(" (the first of {})", without_old_) : "",
                     first_with_.line, first_with_.place));

@@ -71,8 +71,8 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
   state_.seed = config_.seed;
   auto& total_steps = config_.optimizer.schedule.total_steps;
   if (total_steps == 0)
-    total_steps =
-        source.batches(config_.groups_per_step).value_or(0) * config_.loss.updates_per_batch;
+    total_steps = saturating_product(source.batches(config_.groups_per_step).value_or(0),
+                                     config_.loss.updates_per_batch);
 }
 
 std::optional<StepMetrics> Trainer::step() {
@@ -199,7 +199,7 @@ bool Trainer::limit_reached() const {
 std::optional<std::int64_t> Trainer::planned_steps() const {
   const auto batches = source_.batches(config_.groups_per_step);
   if (!batches) return std::nullopt;
-  const std::int64_t all = *batches * config_.loss.updates_per_batch;
+  const std::int64_t all = saturating_product(*batches, config_.loss.updates_per_batch);
   return config_.limits.max_steps > 0 ? std::min(all, config_.limits.max_steps) : all;
 }
 

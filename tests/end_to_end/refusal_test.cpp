@@ -83,9 +83,29 @@ TEST_F(Refusal, OfAResumedRunNamesEveryChangedField) {
                           HasSubstr("optimizer.beta1 = 0.9 cannot change to 0.8")));
 }
 
+TEST_F(Refusal, OfAResumedRunWithFewerRollouts) {
+  ASSERT_EQ(train({"limits.max_steps=2"}).status, 0);
+  const auto lines = lines_of(dir_ / "rollouts.jsonl");
+  write_file(dir_ / "rollouts.jsonl", lines[0] + "\n");
+  EXPECT_THAT(refused(),
+              ElementsAre(HasSubstr("behind group 4 of an epoch, but the rollouts hold 1")));
+}
+
+TEST_F(Refusal, QuotesWhatIsNoTextInOneLineOfUtf8) {
+  write_file(dir_ / "rollouts.jsonl",
+             "{\"group\": \"a\\nb\", \"prompt_ids\": [1], \"responses\": []}\n");
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("group \"a\\nb\": responses is empty")));
+  EXPECT_THAT(refused({"seed=\xff"}), ElementsAre(HasSubstr("--set seed=\\xff: ")));
+}
+
 TEST_F(Refusal, OfARunDirectoryThatIsAFile) {
   write_file(dir_ / "taken", "x");
   EXPECT_THAT(refused({"run_dir=taken"}), ElementsAre(HasSubstr("taken")));
+  std::filesystem::create_directories(dir_ / "half/metrics.jsonl");
+  write_file(dir_ / "half/checkpoints", "x");
+  EXPECT_THAT(refused({"run_dir=half"}),
+              ElementsAre(HasSubstr("half/checkpoints is not a directory"),
+                          HasSubstr("half/metrics.jsonl is not a file")));
 }
 
 TEST_F(Refusal, OfPlanIsTheSame) {

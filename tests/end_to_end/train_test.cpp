@@ -122,12 +122,35 @@ TEST_F(Train, LeavesResolvedConfigMetricsAndCheckpointsOnly) {
   EXPECT_THAT(read_file(dir_ / "run/config.textproto"), HasSubstr("max_steps: 4"));
 }
 
+// Seen red: counts of steps that overflow, so that no step was run.
+TEST_F(Train, TakesCountsBeyondAnyRun) {
+  const std::string most = "9223372036854775807";
+  ASSERT_EQ(train({"run_dir=plain", "limits.max_steps=3", "data.groups_per_step=4"}).status, 0);
+  for (const std::string field : {"data.groups_per_step=", "data.epochs="}) {
+    const auto outcome = train({"run_dir=run" + field.substr(5, 6), "limits.max_steps=3",
+                                "data.groups_per_step=4", field + most});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    expect_equal_bits(checkpoint("plain", 3), checkpoint("run" + field.substr(5, 6), 3));
+  }
+  EXPECT_EQ(
+      train({"run_dir=updates", "limits.max_steps=3", "loss.updates_per_batch=" + most}).status, 0);
+  EXPECT_THAT(metrics("updates"), SizeIs(3));
+}
+
+TEST_F(Train, RemovesWhatAKilledRunLeft) {
+  std::filesystem::create_directories(dir_ / "run");
+  write_file(dir_ / "run/.config.textproto.1-0.coppice-part", "torn");
+  ASSERT_EQ(train().status, 0);
+  EXPECT_THAT(files_below(dir_ / "run"), Not(Contains(HasSubstr("coppice-part"))));
+}
+
 TEST_F(Train, AFinishedRunStartedAgainChangesNothing) {
   ASSERT_EQ(train().status, 0);
   const auto before = read_file(dir_ / "run/metrics.jsonl");
   const auto time = std::filesystem::last_write_time(checkpoint("run", 4));
   const auto again = train();
   EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("More need a larger limits.max_steps."));
   EXPECT_EQ(read_file(dir_ / "run/metrics.jsonl"), before);
   EXPECT_EQ(std::filesystem::last_write_time(checkpoint("run", 4)), time);
 }

@@ -218,6 +218,39 @@ TEST(Export, NeverTouchesAFullDirectory) {
   EXPECT_EQ(export_to(directory / "m.h5", directory / "out").status, 0) << "an empty one will do";
 }
 
+// Bad usage, told before any work: status 2, as for every path that cannot be what it is to be.
+// Seen red: the file made first, where each of these was an I/O error.
+TEST(Outputs, ThatCannotBeMadeAreRefusedAndNothingIsWritten) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(import(kGolden / "llama_tied", directory / "m.h5").status, 0);
+  fs::copy(kGolden / "llama_tied", directory / "in");
+  const auto config = read_file(directory / "in" / "config.json");
+  write_file(directory / "file", "x");
+  const auto names = directory.names();
+  const auto init = [&](const fs::path& out) {
+    return run(fmt::format("init --hf-config '{}' --seed 1 --out '{}'",
+                           (directory / "in" / "config.json").string(), out.string()));
+  };
+  for (const auto& out : {directory / "none" / "x", directory / "file" / "x"}) {
+    for (const auto& outcome :
+         {import(directory / "in", out), init(out), export_to(directory / "m.h5", out)}) {
+      EXPECT_EQ(outcome.status, 2) << out << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr("does not exist. Make it first."));
+    }
+  }
+  for (const auto& outcome : {import(directory / "in", directory / "in"), init(directory / "in")}) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("is no file that could be replaced"));
+  }
+  for (const auto& outcome : {import(directory / "in", directory / "in" / "config.json"),
+                              init(directory / "in" / "config.json")}) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("is an input of this command"));
+  }
+  EXPECT_EQ(directory.names(), names);
+  EXPECT_EQ(read_file(directory / "in" / "config.json"), config);
+}
+
 TEST(Import, ReportsEveryProblemAndWritesNothing) {
   const TemporaryDirectory directory;
   fs::copy(kGolden / "llama_untied", directory / "in");

@@ -103,6 +103,18 @@ TEST_F(RunConfigFile, MergesBlocksAndTheLastValueWins) {
                           HasSubstr("epsilon: 0.001")));
 }
 
+// Text format writes a block in braces or in angle brackets, each with its own end.
+TEST_F(RunConfigFile, TakesBlocksInAngleBrackets) {
+  const auto text = load(good("optimizer < beta1: 0.5 >\nloss: < kind: DAPO, clip_low: 0.1; >\n"
+                              "optimizer { beta2: 0.7 }\n"))
+                        .text();
+  EXPECT_THAT(text, AllOf(HasSubstr("beta1: 0.5"), HasSubstr("beta2: 0.7"), HasSubstr("kind: DAPO"),
+                          HasSubstr("clip_low: 0.1")));
+  EXPECT_THAT(problems(good("optimizer < beta1: 0.5 }\n")),
+              ElementsAre(HasSubstr("a field's name should stand here, not }."),
+                          HasSubstr("optimizer: the brace opened here is never closed. Add a >.")));
+}
+
 TEST_F(RunConfigFile, SetTakesEnumsAndStringsWithAndWithoutQuotes) {
   EXPECT_EQ(load(good(), {"run_dir=runs/y", "loss.kind=SFT"}).trainer.run_dir, "runs/y");
   EXPECT_EQ(load(good(), {"run_dir=\"runs/z\""}).trainer.run_dir, "runs/z");

@@ -337,6 +337,15 @@ TEST(ModelConfig, RefusesTheSlidingWindowOfMistralAlsoWhereItIsOnlyTheDefault) {
   EXPECT_THAT(problems_of(fields), ElementsAre(HasSubstr("sliding_window is missing")));
 }
 
+// transformers passes over it in a Llama; a config that has it was meant for another model.
+TEST(ModelConfig, RefusesASlidingWindowOfLlama) {
+  json fields = minimal("LlamaForCausalLM");
+  fields["sliding_window"] = nullptr;
+  EXPECT_THAT(problems_of(fields), testing::IsEmpty());
+  fields["sliding_window"] = 4096;
+  EXPECT_THAT(problems_of(fields), ElementsAre(HasSubstr("sliding_window = 4096")));
+}
+
 TEST(ModelConfig, RefusesAnAttentionBiasOfQwen3ButKnowsThatOfQwen2) {
   json fields = minimal("Qwen3ForCausalLM");
   fields["attention_bias"] = true;

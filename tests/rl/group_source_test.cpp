@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace coppice {
 namespace {
@@ -33,6 +34,22 @@ TEST(RolloutsSource, GivesFileOrderKeepsTheLastSmallerStepAndGoesOnWithTheNextEp
   }
   EXPECT_TRUE(source.take(2).empty());
   EXPECT_TRUE(source.take(2).empty());
+}
+
+// Seen red: groups + count - 1 in the rounding up, and a plain product, which both overflow.
+TEST(RolloutsSource, CountsBatchesWhateverTheNumbers) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(RolloutsSource(groups_of(5), 2, false, 1).batches(kMost), 2);
+  EXPECT_EQ(RolloutsSource(groups_of(5), kMost, false, 1).batches(2), kMost);
+  EXPECT_EQ(RolloutsSource(groups_of(5), kMost / 3, false, 1).batches(2), kMost / 3 * 3);
+  EXPECT_EQ(saturating_product(kMost, 1), kMost);
+  EXPECT_EQ(saturating_product(0, kMost), 0);
+}
+
+TEST(RolloutsSource, RefusesAPositionBehindItsGroups) {
+  RolloutsSource source(groups_of(2), 2, false, 1);
+  source.set_position({1, 2});
+  EXPECT_THROW(source.set_position({1, 3}), DataError);
 }
 
 TEST(RolloutsSource, ShufflesEachEpochAnewByTheSeedAndGivesEveryGroupOnce) {

@@ -1,0 +1,47 @@
+#include "launch/output_path.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+
+// False, with a problem, where there is no directory to write into.
+bool has_parent(const fs::path& out, Problems& problems) {
+  const fs::path name = out.has_filename() ? out : out.parent_path();
+  const fs::path parent = name.has_parent_path() ? name.parent_path() : fs::path(".");
+  std::error_code error;
+  if (fs::is_directory(parent, error)) return true;
+  problems.add("--out {}: the directory {} does not exist. Make it first.", out.string(),
+               parent.string());
+  return false;
+}
+
+}  // namespace
+
+void check_output_file(const fs::path& out, const std::vector<fs::path>& inputs,
+                       Problems& problems) {
+  if (!has_parent(out, problems)) return;
+  std::error_code error;
+  const auto is_out = [&](const fs::path& input) { return fs::equivalent(out, input, error); };
+  if (!out.has_filename() || (fs::exists(out, error) && !fs::is_regular_file(out, error)))
+    problems.add("--out {}: is no file that could be replaced. Give another name.", out.string());
+  else if (std::any_of(inputs.begin(), inputs.end(), is_out))
+    problems.add("--out {}: is an input of this command (it would be lost). Give another name.",
+                 out.string());
+}
+
+void check_output_directory(const fs::path& out, Problems& problems) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(out, error)))
+    has_parent(out, problems);
+  else if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
+    problems.add(
+        "--out {}: exists and is not an empty directory (nothing is overwritten). Remove it or "
+        "choose another name.",
+        out.string());
+}
+
+}  // namespace coppice
