@@ -35,7 +35,9 @@ int run(int argc, const char* const* argv) {
   add_all_commands(commands);
   try {
     commands.parse_and_run(argc, argv);
-    return kDone;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kDone;
+    report("standard output cannot be written. Free space on its disk.");
+    return kFailed;
   } catch (const CLI::Success& success) {
     return app.exit(success);  // prints help or version
   } catch (const InputError& error) {

@@ -10,6 +10,10 @@ namespace fs = std::filesystem;
 
 // False, with a problem, where there is no directory to write into.
 bool has_parent(const fs::path& out, Problems& problems) {
+  if (out.empty()) {
+    problems.add("--out is empty. Give a name.");
+    return false;
+  }
   const fs::path name = out.has_filename() ? out : out.parent_path();
   const fs::path parent = name.has_parent_path() ? name.parent_path() : fs::path(".");
   std::error_code error;

@@ -7,7 +7,6 @@ namespace coppice {
 namespace {
 
 // Beyond it no size is a real one, and products of sizes could leave 64 bits.
-constexpr std::int64_t kLargestSize = std::numeric_limits<std::int32_t>::max();
 
 // A value as the user wrote it, shortened where it is a whole object.
 std::string shown(const nlohmann::json& value) {
@@ -39,16 +38,17 @@ void ConfigFields::refuse(std::string_view name, std::string_view why,
                 field == object_.end() ? "is missing" : "= " + shown(*field), why, what_to_do);
 }
 
-std::int64_t ConfigFields::size(std::string_view name, std::optional<std::int64_t> fallback) const {
+std::int64_t ConfigFields::size(std::string_view name, std::optional<std::int64_t> fallback,
+                                std::int64_t largest) const {
   const nlohmann::json* value = find(name);
   if (value == nullptr && fallback && !is_null(name)) return *fallback;
   if (value != nullptr && value->is_number_integer()) {
     const bool fits = value->is_number_unsigned()
-                          ? value->get<std::uint64_t>() <= std::uint64_t{kLargestSize}
+                          ? value->get<std::uint64_t>() <= static_cast<std::uint64_t>(largest)
                           : value->get<std::int64_t>() > 0;
     if (fits && value->get<std::int64_t>() > 0) return value->get<std::int64_t>();
   }
-  refuse(name, fmt::format("it must be a whole number from 1 to {}", kLargestSize),
+  refuse(name, fmt::format("it must be a whole number from 1 to {}", largest),
          "Take config.json from the model's own directory.");
   return fallback.value_or(1);
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include "core/error.hpp"
 
 namespace coppice {
+
+constexpr std::int64_t kLargestSize = std::numeric_limits<std::int32_t>::max();
 
 /// One JSON object, the path its fields are named by, and the list its problems go to.
 class ConfigFields {
@@ -29,7 +32,8 @@ class ConfigFields {
 
   /// Each gives the fallback where the field is absent, and also, with a problem noted, where its
   /// value is not one. Without a fallback an absent field is a problem.
-  std::int64_t size(std::string_view name, std::optional<std::int64_t> fallback = {}) const;
+  std::int64_t size(std::string_view name, std::optional<std::int64_t> fallback = {},
+                    std::int64_t largest = kLargestSize) const;
   double number(std::string_view name, std::optional<double> fallback = {}) const;
   double positive(std::string_view name, std::optional<double> fallback = {}) const;
   bool boolean(std::string_view name, bool fallback) const;

@@ -170,11 +170,31 @@ void refuse_sliding_windows(const ConfigFields& fields, ModelFamily family) {
   }
 }
 
+// A damaged config must not make the program list or allocate without end. Real models stay far
+// below both: 1e15 weights are a thousand times the largest.
+constexpr std::int64_t kMostLayers = 65536;
+constexpr double kMostParameters = 1e15;
+
+void refuse_more_than_any_machine_holds(const ConfigFields& fields, const ModelConfig& config) {
+  const auto real = [](std::int64_t size) { return static_cast<double>(size); };
+  const double hidden = real(config.hidden_size);
+  const double heads = 2 * (real(config.num_attention_heads) + real(config.num_key_value_heads));
+  const double layer =
+      hidden * (heads * real(config.head_dim) + 3 * real(config.intermediate_size));
+  const double parameters =
+      2 * hidden * real(config.vocab_size) + real(config.num_hidden_layers) * layer;
+  if (parameters > kMostParameters)
+    fields.problems().add(
+        "{}: its sizes make about {:.1g} parameters (more than any machine holds). Take "
+        "config.json from the model's own directory.",
+        fields.place("hidden_size"), parameters);
+}
+
 void parse_sizes(const ConfigFields& fields, const FamilyFacts& facts, ModelConfig& config) {
   const auto problems_before = fields.problems().lines().size();
   config.hidden_size = fields.size("hidden_size");
   config.intermediate_size = fields.size("intermediate_size");
-  config.num_hidden_layers = fields.size("num_hidden_layers");
+  config.num_hidden_layers = fields.size("num_hidden_layers", {}, kMostLayers);
   config.num_attention_heads = fields.size("num_attention_heads");
   config.vocab_size = fields.size("vocab_size");
   config.max_position_embeddings =
@@ -211,6 +231,7 @@ void parse_sizes(const ConfigFields& fields, const FamilyFacts& facts, ModelConf
         "even head_dim.",
         fields.place("head_dim"), config.head_dim);
   }
+  refuse_more_than_any_machine_holds(fields, config);
 }
 
 constexpr int kDeepest = 32;

@@ -238,6 +238,11 @@ TEST(Outputs, ThatCannotBeMadeAreRefusedAndNothingIsWritten) {
       EXPECT_THAT(outcome.err, HasSubstr("does not exist. Make it first."));
     }
   }
+  for (const auto& outcome :
+       {import(directory / "in", ""), init(""), export_to(directory / "m.h5", "")}) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("--out is empty."));
+  }
   for (const auto& outcome : {import(directory / "in", directory / "in"), init(directory / "in")}) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr("is no file that could be replaced"));
@@ -417,6 +422,14 @@ TEST(Inspect, DescribesRollouts) {
   write_file(directory / "r.jsonl", "{}\n");
   EXPECT_EQ(run(fmt::format("inspect '{}'", file)).status, 2);
   EXPECT_EQ(run(fmt::format("inspect '{}'", (directory / "missing").string())).status, 2);
+}
+
+TEST(Inspect, SaysThatItsOutputIsLost) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(import(kGolden / "llama_tied", directory / "m.h5").status, 0);
+  const auto command = fmt::format("'{}' inspect '{}' >/dev/full 2>/dev/null", COPPICE_PROGRAM,
+                                   (directory / "m.h5").string());
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
 }
 
 TEST(Inspect, RefusesADamagedFile) {
