@@ -106,6 +106,7 @@ void train(const Options& options) {
   const std::string run_dir = trainer_config.run_dir.string();
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
+    trainer.settle_metrics();
     const std::int64_t limit = trainer_config.limits.max_steps;
     fmt::print("{} is finished: {} steps are done.{}\n", run_dir, trainer.steps(),
                limit > 0 && limit <= trainer.steps() ? " More need a larger limits.max_steps."

@@ -80,27 +80,30 @@ std::string to_json(const StepMetrics& m) {
 MetricsFile::MetricsFile(std::filesystem::path path, std::int64_t last_step, std::string last_line)
     : path_(std::move(path)), last_step_(last_step), last_line_(std::move(last_line)) {}
 
-void MetricsFile::open() {
+void MetricsFile::settle() {
+  if (file_.is_open()) return;
   std::string kept, line;
   bool has_last = last_line_.empty();
+  std::error_code missing;
+  bool as_kept = std::filesystem::exists(path_, missing);
   {
     std::ifstream old(path_, std::ios::binary);
     while (std::getline(old, line)) {
       const auto step = step_of(line);
-      if (!step || *step > last_step_) continue;
+      const bool keep = step && *step <= last_step_;
+      as_kept = as_kept && keep && !old.eof();  // at the end: a line without its line end
+      if (!keep) continue;
       has_last = has_last || *step == last_step_;
       kept += line + "\n";
     }
   }
   if (!has_last) kept += last_line_ + "\n";
-  std::error_code missing;
-  const auto size = std::filesystem::file_size(path_, missing);
-  if (missing || size != kept.size()) write_file_atomically(path_, kept);
+  if (!as_kept || !has_last) write_file_atomically(path_, kept);
   file_.open(path_, std::ios::binary | std::ios::app);
 }
 
 void MetricsFile::write(const std::string& line) {
-  if (!file_.is_open()) open();
+  settle();
   file_ << line << '\n' << std::flush;
   if (!file_)
     throw IoError(

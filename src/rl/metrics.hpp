@@ -47,9 +47,10 @@ struct StepMetrics {
 /// One line of metrics.jsonl, without its end. Numbers that are not finite are absent.
 std::string to_json(const StepMetrics& metrics);
 
-/// Appends lines, each flushed as it is written. Nothing is touched before the first line.
+/// Appends lines, each flushed as it is written. Nothing is touched before the first line or
+/// settle().
 ///
-/// Effects   at the first line, lines of steps beyond `last_step` (a run that died after its last
+/// Effects   then lines of steps beyond `last_step` (a run that died after its last
 ///           checkpoint left them) and a torn last line are removed; `last_line`, the line of
 ///           `last_step`, is put back where it is missing
 /// Errors    IoError
@@ -57,10 +58,10 @@ class MetricsFile {
  public:
   MetricsFile(std::filesystem::path path, std::int64_t last_step, std::string last_line);
   void write(const std::string& line);
+  /// Brings the file to `last_step` now; one that is there already is not touched.
+  void settle();
 
  private:
-  void open();
-
   std::filesystem::path path_;
   std::int64_t last_step_;
   std::string last_line_;

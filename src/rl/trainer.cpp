@@ -203,9 +203,15 @@ std::optional<std::int64_t> Trainer::planned_steps() const {
   return config_.limits.max_steps > 0 ? std::min(all, config_.limits.max_steps) : all;
 }
 
+void Trainer::settle_metrics() {
+  if (state_.step > 0) metrics_file_->settle();
+}
+
 RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
   const auto stopped = [&] { return stop_requested && stop_requested(); };
   const auto& [every_steps, keep_last, keep_precision] = config_.checkpoint;
+  // Before the next checkpoint, which holds the line of its own step only.
+  settle_metrics();
   bool stop = stopped();
   while (!stop && !limit_reached()) {
     std::optional<StepMetrics> metrics = step();

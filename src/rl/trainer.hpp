@@ -41,6 +41,10 @@ class Trainer {
   /// Errors    DataError with every problem of the file
   void restore(const CheckpointReader& checkpoint);
 
+  /// Puts back the metrics line of a restored run's last step, if the run died between its
+  /// checkpoint and that line, and removes lines beyond; run() does it too.
+  void settle_metrics();
+
   /// Steps until all is done or `stop_requested`, which is asked between steps; saves as told, and
   /// at the end whatever has changed since.
   ///

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -60,6 +61,15 @@ TEST(MetricsFile, TheLineOfTheCheckpointIsPutBackWhereItIsMissing) {
   const test::TemporaryFile file("m.jsonl", "{\"step\":1}\n");
   MetricsFile(file.path(), 2, "{\"step\":2}").write("{\"step\":3}");
   EXPECT_EQ(file.text(), kThreeLines);
+}
+
+TEST(MetricsFile, SettlesBeforeAnyLineAndThenChangesNothing) {
+  const test::TemporaryFile file("m.jsonl", "{\"step\":1}\n{\"step\":3}\n");
+  MetricsFile(file.path(), 2, "{\"step\":2}").settle();
+  EXPECT_EQ(file.text(), "{\"step\":1}\n{\"step\":2}\n");
+  const auto time = std::filesystem::last_write_time(file.path());
+  MetricsFile(file.path(), 2, "{\"step\":2}").settle();
+  EXPECT_EQ(std::filesystem::last_write_time(file.path()), time);
 }
 
 TEST(MetricsFile, ANewRunBeginsWithAnEmptyFile) {
