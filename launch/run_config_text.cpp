@@ -15,9 +15,10 @@ namespace pb = google::protobuf;
 using pb::FieldDescriptor;
 using pb::io::Tokenizer;
 
-class Silent : public pb::io::ErrorCollector {
+class Counting : public pb::io::ErrorCollector {
  public:
-  void AddError(int, pb::io::ColumnNumber, const std::string&) override {}
+  void AddError(int, pb::io::ColumnNumber, const std::string&) override { ++errors; }
+  int errors = 0;
 };
 
 std::string names_of(const pb::Descriptor& block) {
@@ -57,10 +58,15 @@ bool store(const std::string& value, const FieldDescriptor& field, pb::Message& 
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM &&
       field.enum_type()->FindValueByName(value) == nullptr)
     return false;
-  Silent silent;
+  Counting faults;  // an open quote is one that does not end the parse
   pb::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&silent);
-  return parser.ParseFieldValueFromString(value, &field, &message);
+  parser.RecordErrorsTo(&faults);
+  return parser.ParseFieldValueFromString(value, &field, &message) && faults.errors == 0;
+}
+
+bool is_quoted(const std::string& value) {
+  return value.size() >= 2 && (value.front() == '"' || value.front() == '\'') &&
+         value.back() == value.front();
 }
 
 std::string unknown_field(const std::string& path, const pb::Descriptor& block) {
@@ -256,9 +262,12 @@ void RunConfigText::set_flag(const std::string& path, const std::string& value,
       places_[path] = place;
       const bool bare_text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING &&
                              (value.empty() || (value[0] != '"' && value[0] != '\''));
+      // A shell's user quotes names as readily as text.
+      const bool quoted_enum =
+          field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM && is_quoted(value);
       if (bare_text)
         message->GetReflection()->SetString(message, field, value);
-      else if (!store(value, *field, *message))
+      else if (!store(quoted_enum ? value.substr(1, value.size() - 2) : value, *field, *message))
         refuse(fmt::format("{} is not {}.", value.empty() ? "nothing" : value, wanted(*field)));
       return;
     }

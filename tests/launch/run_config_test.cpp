@@ -119,6 +119,11 @@ TEST_F(RunConfigFile, SetTakesEnumsAndStringsWithAndWithoutQuotes) {
   EXPECT_EQ(load(good(), {"run_dir=runs/y", "loss.kind=SFT"}).trainer.run_dir, "runs/y");
   EXPECT_EQ(load(good(), {"run_dir=\"runs/z\""}).trainer.run_dir, "runs/z");
   EXPECT_EQ(load(good(), {"run_dir=a=b"}).trainer.run_dir, "a=b");
+  for (const char* kind : {"SFT", "\"SFT\"", "'SFT'"})
+    EXPECT_THAT(load(good(), {std::string("loss.kind=") + kind}).text(), HasSubstr("kind: SFT"));
+  EXPECT_THAT(problems(good(), {"run_dir=\"open", "loss.kind='SFT", "loss.kind=\"\""}),
+              ElementsAre(HasSubstr("--set run_dir=\"open: "), HasSubstr("--set loss.kind='SFT: "),
+                          HasSubstr("--set loss.kind=\"\": ")));
 }
 
 TEST_F(RunConfigFile, NamesSyntaxFaultsAndGoesOn) {
