@@ -267,6 +267,12 @@ ModelConfig ModelConfig::parse(std::string_view text, std::string_view file_name
         "the model's own directory.",
         file_name, error.byte);
     problems.throw_if_any<ConfigError>();
+  } catch (const Json::out_of_range&) {
+    problems.add(
+        "{}: holds a number that is infinite in double precision (no model's config does). Take "
+        "config.json from the model's own directory.",
+        file_name);
+    problems.throw_if_any<ConfigError>();
   }
   if (!object.is_object()) {
     problems.add(

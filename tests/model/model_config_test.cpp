@@ -327,6 +327,16 @@ const std::vector<Refusal> kRefusals{
 INSTANTIATE_TEST_SUITE_P(ModelConfig, Refuses, testing::ValuesIn(kRefusals),
                          [](const auto& p) { return std::string(p.param.name); });
 
+// Seen red: not caught, as the parser reports it by another type than bad JSON.
+TEST(ModelConfig, RefusesANumberBeyondDouble) {
+  try {
+    ModelConfig::parse("{\"rope_theta\": 1e999}", "config.json");
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.problems(), ElementsAre(HasSubstr("config.json: holds a number")));
+  }
+}
+
 TEST(ModelConfig, RefusesSlidingWindowsOfQwenWhenInUse) {
   for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
     json fields = minimal(architecture);
