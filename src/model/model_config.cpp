@@ -248,6 +248,10 @@ std::string_view architecture_of(ModelFamily family) {
 
 ModelConfig ModelConfig::parse(std::string_view text, std::string_view file_name) {
   Problems problems;
+  const auto unreadable = [&](const std::string& what) {
+    problems.add("{}: {}. Take config.json from the model's own directory.", file_name, what);
+    problems.throw_if_any<ConfigError>();
+  };
   Json object;
   try {
     // No config nests deeply; a file that does could otherwise end the stack.
@@ -256,31 +260,14 @@ ModelConfig ModelConfig::parse(std::string_view text, std::string_view file_name
       return true;
     });
   } catch (const TooDeep&) {
-    problems.add(
-        "{}: lists and objects are nested more than {} deep (no model's config is). Take "
-        "config.json from the model's own directory.",
-        file_name, kDeepest);
-    problems.throw_if_any<ConfigError>();
+    unreadable(fmt::format("lists and objects are nested more than {} deep (no model's config is)",
+                           kDeepest));
   } catch (const Json::parse_error& error) {
-    problems.add(
-        "{}: bad JSON at byte {} (it cannot be read any further). Take config.json from "
-        "the model's own directory.",
-        file_name, error.byte);
-    problems.throw_if_any<ConfigError>();
+    unreadable(fmt::format("bad JSON at byte {} (it cannot be read any further)", error.byte));
   } catch (const Json::out_of_range&) {
-    problems.add(
-        "{}: holds a number that is infinite in double precision (no model's config does). Take "
-        "config.json from the model's own directory.",
-        file_name);
-    problems.throw_if_any<ConfigError>();
+    unreadable("holds a number that is infinite in double precision (no model's config does)");
   }
-  if (!object.is_object()) {
-    problems.add(
-        "{}: not a JSON object (a model's config is one). Take config.json from the "
-        "model's own directory.",
-        file_name);
-    problems.throw_if_any<ConfigError>();
-  }
+  if (!object.is_object()) unreadable("not a JSON object (a model's config is one)");
   const ConfigFields fields(object, std::string(file_name), "", problems);
   const FamilyFacts* facts = family_of(fields);
   ModelConfig config;
