@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "checkpoint/pending_file.hpp"
 #include "checkpoint/safetensors.hpp"
@@ -42,6 +44,25 @@ DType prevailing_dtype(const std::vector<SafetensorsSpec>& tensors) {
       ->first;
 }
 
+// Elements that are finite in `from` and no longer in `to`: rounding says so, but does it, as
+// PyTorch.
+std::int64_t count_overflows(DType from, const std::byte* source, DType to,
+                             const std::byte* converted, std::int64_t count) {
+  constexpr std::int64_t kBlock = 1 << 14;
+  std::vector<double> before(kBlock), after(kBlock);
+  std::int64_t overflows = 0;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    convert_elements(from, source + begin * size_of(from), DType::kF64,
+                     std::as_writable_bytes(std::span(before)).data(), size);
+    convert_elements(to, converted + begin * size_of(to), DType::kF64,
+                     std::as_writable_bytes(std::span(after)).data(), size);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(size); ++i)
+      overflows += std::isfinite(before[i]) && !std::isfinite(after[i]);
+  }
+  return overflows;
+}
+
 // One tensor, whole: from the file, converted, into the safetensors file.
 void copy_tensor(const CheckpointReader& reader, const StoredTensor& stored,
                  const SafetensorsSpec& spec, SafetensorsWriter& writer) {
@@ -51,6 +72,11 @@ void copy_tensor(const CheckpointReader& reader, const StoredTensor& stored,
   if (stored.dtype != spec.dtype) {
     std::vector<std::byte> converted(static_cast<std::size_t>(count * size_of(spec.dtype)));
     convert_elements(stored.dtype, values.data(), spec.dtype, converted.data(), count);
+    const std::int64_t overflows =
+        count_overflows(stored.dtype, values.data(), spec.dtype, converted.data(), count);
+    if (overflows > 0)
+      fmt::print(stderr, "{}: {} elements are beyond {} and become infinite.\n", spec.name,
+                 overflows, name_of(spec.dtype));
     values = std::move(converted);
   }
   writer.write(spec.name, 0, values);

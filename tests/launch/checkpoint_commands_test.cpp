@@ -162,6 +162,22 @@ TEST(Export, RoundsToNearestEvenAndTheConfigFollows) {
   EXPECT_EQ(nlohmann::ordered_json::parse(read_file(directory / "bf16" / "config.json")), expected);
 }
 
+// 65519 still rounds to 65504, the largest f16; 65520 becomes infinite, as in PyTorch.
+TEST(Export, SaysWhereATypeMakesWeightsInfinite) {
+  const TemporaryDirectory directory;
+  fs::copy(kGolden / "llama_untied", directory / "in");
+  RawModel model = raw_model(directory / "in");
+  const float numbers[] = {65519.0f, -65520.0f};
+  std::memcpy(model.at("model.norm.weight").bytes.data(), numbers, sizeof(numbers));
+  write_model(directory / "in", model);
+  ASSERT_EQ(import(directory / "in", directory / "m.h5").status, 0);
+  const auto narrow = export_to(directory / "m.h5", directory / "f16", "--dtype f16");
+  EXPECT_EQ(narrow.status, 0);
+  EXPECT_THAT(narrow.err, HasSubstr("model.norm.weight: 1 elements are beyond f16"));
+  const auto wide = export_to(directory / "m.h5", directory / "bf16", "--dtype bf16");
+  EXPECT_THAT(wide.err, testing::Not(HasSubstr("infinite")));
+}
+
 // A bf16 model, trained: its master weights are f32, and so is what is exported unless told.
 TEST(Export, TakesTheMasterWeightsOfACheckpoint) {
   const TemporaryDirectory directory;
