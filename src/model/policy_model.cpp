@@ -1,35 +1,14 @@
 #include "model/policy_model.hpp"
 
-#include <chrono>
 #include <cstring>
 
 #include "core/parallel_for.hpp"
 #include "core/rng.hpp"
+#include "core/stopwatch.hpp"
 #include "layers/rows.hpp"
 #include "model/memory_plan.hpp"
 
 namespace coppice {
-namespace {
-
-/// Seconds since the last reading, after all work enqueued so far.
-class Stopwatch {
- public:
-  explicit Stopwatch(Stream& stream) : stream_(stream) { lap(); }
-  double lap() {
-    stream_.synchronize();
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  Stream& stream_;
-  std::chrono::steady_clock::time_point last_;
-};
-
-}  // namespace
-
 PolicyModel::PolicyModel(ModelConfig config, const ParallelContext& parallel, DType compute,
                          Memory& memory, WithGradients gradients)
     : config_(std::move(config)),

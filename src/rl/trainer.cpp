@@ -1,9 +1,9 @@
 #include "rl/trainer.hpp"
 
-#include <chrono>
 #include <cmath>
 
 #include "checkpoint/checkpoint_directory.hpp"
+#include "core/stopwatch.hpp"
 #include "optim/grad_norm.hpp"
 #include "rl/scorer.hpp"
 
@@ -11,23 +11,6 @@ namespace coppice {
 namespace {
 
 constexpr const char* kOldLogprobs = "old_logprobs";
-
-// Wall time since the last reading, after all work enqueued so far.
-class Clock {
- public:
-  explicit Clock(Stream& stream) : stream_(stream) { lap(); }
-  double lap() {
-    stream_.synchronize();
-    const auto now = std::chrono::steady_clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  Stream& stream_;
-  std::chrono::steady_clock::time_point last_;
-};
 
 void put_figures(const BatchFigures& figures, bool uses_advantages, StepMetrics& metrics) {
   metrics.groups = figures.groups;
@@ -76,7 +59,7 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
 }
 
 std::optional<StepMetrics> Trainer::step() {
-  Clock clock(ctx_.stream);
+  Stopwatch clock(ctx_.stream);
   StepMetrics metrics;
   if (!take_batch()) return std::nullopt;
   metrics.seconds.plan = clock.lap();
@@ -109,7 +92,7 @@ void Trainer::finish_batch() {
 // more, those before the first update are, which takes a pass of its own.
 void Trainer::compute_old_logprobs(StepMetrics& metrics) {
   if (!batch_->needs_old_logprobs()) return;
-  Clock clock(ctx_.stream);
+  Stopwatch clock(ctx_.stream);
   const MicrobatchPlan plan = plan_microbatches(batch_->groups(), config_.batching,
                                                 EdgeTokens::kInLoss, packing_cost(model_.config()));
   for (const Microbatch& microbatch : plan.microbatches) {
@@ -130,7 +113,7 @@ bool Trainer::run_step(StepMetrics& metrics) {
   metrics.loss_tokens = batch_->totals().tokens;
   if (metrics.loss_tokens == 0) return false;
 
-  Clock clock(ctx_.stream);
+  Stopwatch clock(ctx_.stream);
   const MicrobatchPlan plan = plan_microbatches(batch_->groups(), config_.batching,
                                                 EdgeTokens::kInLoss, packing_cost(model_.config()));
   metrics.seconds.plan += clock.lap();
@@ -145,7 +128,7 @@ void Trainer::run_microbatches(const MicrobatchPlan& plan, StepMetrics& metrics)
   PhaseSeconds seconds;
   model_.zero_gradients(ctx_);
   for (const Microbatch& microbatch : plan.microbatches) {
-    Clock clock(ctx_.stream);
+    Stopwatch clock(ctx_.stream);
     const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss);
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
     metrics.seconds.plan += clock.lap();
@@ -167,7 +150,7 @@ void Trainer::run_microbatches(const MicrobatchPlan& plan, StepMetrics& metrics)
 }
 
 bool Trainer::update_weights(const LossSums& sums, StepMetrics& metrics) {
-  Clock clock(ctx_.stream);
+  Stopwatch clock(ctx_.stream);
   const double norm = global_grad_norm(ctx_, parameters_);
   metrics.grad_norm = norm;
   const bool applied = std::isfinite(sums.loss) && std::isfinite(norm);
@@ -220,7 +203,7 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
     stop = stopped();
     const bool last = stop || limit_reached() || state_.step == planned_steps();
     if (!give_up && (last || (every_steps > 0 && state_.step % every_steps == 0))) {
-      Clock clock(ctx_.stream);
+      Stopwatch clock(ctx_.stream);
       save();
       metrics->seconds.checkpoint = clock.lap();
     }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/example_state.hpp"
-#include "checkpoint/temporary_directory.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

@@ -12,9 +12,9 @@
 #include <cstring>
 
 #include "checkpoint/example_state.hpp"
-#include "checkpoint/temporary_directory.hpp"
 #include "core/convert.hpp"
 #include "core/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/example_state.hpp"
-#include "checkpoint/temporary_directory.hpp"
 #include "core/error.hpp"
 #include "core/rng.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

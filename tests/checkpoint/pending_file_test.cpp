@@ -5,8 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "checkpoint/temporary_directory.hpp"
 #include "core/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

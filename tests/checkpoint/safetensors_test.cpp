@@ -7,9 +7,9 @@
 
 #include <cstring>
 
-#include "checkpoint/temporary_directory.hpp"
 #include "core/error.hpp"
 #include "core/rng.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

@@ -65,8 +65,9 @@ TEST_P(Golden, ThreeTrainingStepsEqualTransformers) {
   std::string upper = GetParam().sharing;
   for (char& c : upper) c = static_cast<char>(std::toupper(c));
   const auto outcome = run_program(
-      {"train", "--config", golden_ + "/run.textproto", "--set", "run_dir=" + (dir_ / "run"),
-       "--set", "model.checkpoint=" + (dir_ / "model.h5"), "--set",
+      {"train", "--config", golden_ + "/run.textproto", "--set",
+       "run_dir=" + (dir_ / "run").string(), "--set",
+       "model.checkpoint=" + (dir_ / "model.h5").string(), "--set",
        "data.rollouts=" + golden_ + "/rollouts.jsonl", "--set", "numerics.precision=F64", "--set",
        "checkpoint.keep_precision=true", "--set", "batching.sharing=" + upper});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

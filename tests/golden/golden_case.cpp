@@ -1,10 +1,10 @@
 #include "golden/golden_case.hpp"
 
 #include <algorithm>
-#include <fstream>
 
 #include "checkpoint/safetensors.hpp"
 #include "core/convert.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice::test {
 namespace {
@@ -12,11 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path golden_directory() { return fs::path(COPPICE_SOURCE_DIR) / "tests" / "golden"; }
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 template <class T>
 std::vector<double> converted(const std::vector<std::byte>& bytes) {
@@ -103,8 +98,8 @@ NamedValues safetensors_values(const fs::path& directory, const std::string& fil
 
 GoldenCase::GoldenCase(const std::string& name)
     : directory(golden_directory() / name),
-      model(ModelConfig::parse(text_of(directory / "config.json"), "config.json")),
-      expected(nlohmann::json::parse(text_of(directory / "expected.json"))) {
+      model(ModelConfig::parse(read_file(directory / "config.json"), "config.json")),
+      expected(nlohmann::json::parse(read_file(directory / "expected.json"))) {
   const SafetensorsModel stored(directory);
   for (const auto& [tensor, source] : stored.tensors()) {
     weights[tensor] = values_of_entry(*source.file, *source.entry);

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.hpp"
-#include "checkpoint/temporary_directory.hpp"
 #include "core/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/temporary_directory.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {

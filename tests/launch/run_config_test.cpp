@@ -25,8 +25,9 @@ class RunConfigFile : public testing::Test {
   }
   // A complete config and what is added to it.
   std::string good(const std::string& more = "") {
-    return "run_dir: \"runs/x\"\nmodel { checkpoint: \"" + (dir_ / "model.h5") +
-           "\" }\ndata { rollouts: \"" + (dir_ / "r.jsonl") + "\" groups_per_step: 8 }\n" + more;
+    return "run_dir: \"runs/x\"\nmodel { checkpoint: \"" + (dir_ / "model.h5").string() +
+           "\" }\ndata { rollouts: \"" + (dir_ / "r.jsonl").string() + "\" groups_per_step: 8 }\n" +
+           more;
   }
   RunConfig load(const std::string& text, const std::vector<std::string>& set = {}) {
     write_file(dir_ / "run.textproto", text);

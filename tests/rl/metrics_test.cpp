@@ -78,7 +78,7 @@ TEST(MetricsFile, ANewRunBeginsWithAnEmptyFile) {
   EXPECT_EQ(file.text(), "{\"step\":1}\n");
   const test::TemporaryDirectory directory;
   MetricsFile(directory.path() / "new.jsonl", 0, "").write("{\"step\":1}");
-  EXPECT_EQ(test::text_of(directory.path() / "new.jsonl"), "{\"step\":1}\n");
+  EXPECT_EQ(test::read_file(directory.path() / "new.jsonl"), "{\"step\":1}\n");
 }
 
 }  // namespace

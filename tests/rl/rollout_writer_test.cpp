@@ -26,7 +26,7 @@ TEST(RolloutWriter, FillChangesNothingButTheField) {
   const std::vector<GroupScores> scores = {{{{-0.1, -1e-300}, {}}, {{}, {}}}, {{{-0.5}, {}}}};
   const TemporaryDirectory out;
   fill_rollouts(source.path(), out.path() / "o", FillField::kOldLogprobs, groups, scores);
-  EXPECT_EQ(test::text_of(out.path() / "o"),
+  EXPECT_EQ(test::read_file(out.path() / "o"),
             "\xEF\xBB\xBF{ \"group\":\"a\\u0041\" , \"responses\":[ {\"ids\":[1,2] , "
             "\"old_logprobs\" : [-0.1, -1e-300] ,\"reward\":1.50}, {\"ids\": [], "
             "\"old_logprobs\":[]}], \"prompt_ids\":[1]}\r\n"
@@ -34,7 +34,7 @@ TEST(RolloutWriter, FillChangesNothingButTheField) {
             "{\"group\": \"b\", \"prompt_ids\": [1], \"responses\": [{\"ids\": [3], "
             "\"old_logprobs\": [-0.5], \"reward\": 1e0 }]}");
   fill_rollouts(source.path(), out.path() / "p", FillField::kRefLogprobs, groups, scores);
-  const std::string filled = test::text_of(out.path() / "p");
+  const std::string filled = test::read_file(out.path() / "p");
   EXPECT_THAT(filled, testing::HasSubstr("\"reward\":1.50, \"ref_logprobs\": [-0.1, -1e-300]}, {"));
   EXPECT_THAT(filled, testing::HasSubstr("\"old_logprobs\":[], \"ref_logprobs\": []}], "));
   EXPECT_THAT(filled, testing::HasSubstr("\"reward\": 1e0 , \"ref_logprobs\": [-0.5]}]}"));
@@ -58,7 +58,7 @@ TEST(RolloutWriter, ScoresAreOneObjectPerGroup) {
   groups[1].name = "c";
   write_scores(out.path() / "s", groups,
                std::vector<GroupScores>{{{{-0.25, -1}, {0.1, 2}}, {{}, {}}}, {{{-3}, {0}}}});
-  EXPECT_EQ(test::text_of(out.path() / "s"),
+  EXPECT_EQ(test::read_file(out.path() / "s"),
             "{\"group\": \"a\\\"b\", \"responses\": [{\"logprobs\": [-0.25, -1], \"entropies\": "
             "[0.1, 2]}, {\"logprobs\": [], \"entropies\": []}]}\n"
             "{\"group\": \"c\", \"responses\": [{\"logprobs\": [-3], \"entropies\": [0]}]}\n");

@@ -19,7 +19,7 @@ using test::TrainingRun;
 
 // Lines of metrics.jsonl without what a clock or the machine says.
 std::vector<nlohmann::json> timeless_lines(const std::filesystem::path& run_dir) {
-  std::istringstream text(test::text_of(run_dir / "metrics.jsonl"));
+  std::istringstream text(test::read_file(run_dir / "metrics.jsonl"));
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(text, line);) {
     lines.push_back(nlohmann::json::parse(line));
@@ -141,7 +141,7 @@ TEST(TrainerRun, AFinishedRunStartedAgainChangesNothing) {
     std::map<std::string, std::pair<std::filesystem::file_time_type, std::string>> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(first.run_dir()))
       if (entry.is_regular_file())
-        files[entry.path().string()] = {entry.last_write_time(), test::text_of(entry.path())};
+        files[entry.path().string()] = {entry.last_write_time(), test::read_file(entry.path())};
     return files;
   };
   const auto before = state_of_directory();

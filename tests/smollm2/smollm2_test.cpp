@@ -3,11 +3,10 @@
 // are those of docs/testing.md.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "golden/golden_case.hpp"
 #include "model/pass_difference.hpp"
 #include "model/tiny_models.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {
@@ -16,11 +15,6 @@ namespace fs = std::filesystem;
 using namespace test;
 
 const fs::path kSource = COPPICE_SOURCE_DIR;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Responses of at least 32 tokens, cut there; the last 160 tokens of the first such group's prompt.
 TinyGroup recorded_group() {
@@ -43,7 +37,8 @@ TEST(SmolLM2, GroupedEqualsRepeatedInF32) {
   ASSERT_TRUE(fs::exists(directory / "config.json"))
       << "make the model first: \"$(tools/venv light)/bin/python\" tools/smollm2_to_hf.py --out "
          ".cache/smollm2-hf (launch/test does)";
-  const ModelConfig config = ModelConfig::parse(text_of(directory / "config.json"), "config.json");
+  const ModelConfig config =
+      ModelConfig::parse(read_file(directory / "config.json"), "config.json");
   TinyModel model(config, DType::kF32, 2);
   model.set_weights(safetensors_values(directory, "model.safetensors", ""));
 
