@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_data.hpp"
+#include "launch/run_lock.hpp"
 #include "launch/stop_signal.hpp"
 #include "rl/trainer.hpp"
 
@@ -78,6 +79,10 @@ void train(const Options& options) {
   RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain);
   TrainerConfig& trainer_config = config.trainer;
   check_run_dir(trainer_config.run_dir);
+  // A run that is refused leaves no directory, so one that does not exist is locked when it is
+  // made.
+  std::optional<RunLock> lock;
+  if (fs::exists(trainer_config.run_dir)) lock.emplace(trainer_config.run_dir);
   auto checkpoint = checkpoint_to_resume(config);
   const bool resumed = checkpoint.has_value();
   RunData data = open_run_data(config, std::move(checkpoint));
@@ -116,6 +121,7 @@ void train(const Options& options) {
   if (resumed) fmt::print(stderr, "going on from {}\n", origin);
 
   fs::create_directories(trainer_config.run_dir);
+  if (!lock) lock.emplace(trainer_config.run_dir);
   remove_leftovers(trainer_config.run_dir);
   write_file_atomically(trainer_config.run_dir / "config.textproto", config.text());
   progress.emplace("step", steps, trainer.steps());

@@ -210,6 +210,20 @@ TEST_F(Train, StopsCleanlyOnASignalAndGoesOnBitForBit) {
   }
 }
 
+TEST_F(Train, ASecondRunInTheSameDirectoryIsRefusedWhileTheFirstRuns) {
+  const auto arguments = train_arguments({"limits.max_steps=0", "data.epochs=1000"});
+  RunningProgram program(arguments, dir_.path().string());
+  program.wait_for_lines(dir_ / "run/metrics.jsonl", 1);
+  const auto second = train({"limits.max_steps=0", "data.epochs=1000"});
+  EXPECT_EQ(second.status, 2);
+  EXPECT_THAT(second.problems(), testing::ElementsAre(HasSubstr("run_dir: run is in use")));
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait().status, 0);
+  const auto steps = metrics("run").size();
+  EXPECT_EQ(train({"limits.max_steps=" + std::to_string(steps + 1), "data.epochs=1000"}).status, 0)
+      << "free again";
+}
+
 TEST_F(Train, StepsThatLearnNothingAreCountedAndManyInARowEndTheRun) {
   std::string masked;
   for (const char* name : {"a", "b", "c"})

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, ImportExport,
 TEST(ImportExportFiles, TokenizerFilesTravelAlong) {
   const TemporaryDirectory directory;
   fs::copy(kGolden / "llama_tied", directory / "in");
-  const std::string bytes("{\"a\": \"\0\xff\"}", 13);
+  const std::string bytes("{\"a\": \"\0\xff\"}", 11);
   write_file(directory / "in" / "tokenizer.json", bytes);
   write_file(directory / "in" / "merges.txt", "");
   write_file(directory / "in" / "README.md", "not a tokenizer's file");
