@@ -256,6 +256,12 @@ CASES = (
         ref_logprobs=False,
         prompt_lengths=(70, 1),
     ),
+    Case(
+        "mistral_tied",
+        "tied embeddings; new spelling",
+        mistral(tie_word_embeddings=True, **new_spelling()),
+        Loss(kind="GRPO", kl_estimator="K2", kl_coef=0.1),
+    ),
 )
 
 
