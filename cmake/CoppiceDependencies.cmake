@@ -14,7 +14,9 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
 # The parallel build of HDF5: one library for one process and for many.
 set(HDF5_PREFER_PARALLEL ON)
-find_package(MPI REQUIRED COMPONENTS C)
+# MPI's old C++ classes are not wanted, only its C functions.
+set(MPI_CXX_SKIP_MPICXX TRUE)
+find_package(MPI REQUIRED COMPONENTS C CXX)
 find_package(HDF5 REQUIRED COMPONENTS C)
 
 if(COPPICE_TESTS)

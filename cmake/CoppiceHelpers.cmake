@@ -52,3 +52,23 @@ function(coppice_bench name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE coppice_flags ${arg_LINK})
 endfunction()
+
+# coppice_ranks_test(NAME SOURCES file... LINK target... RANKS n... [TIMEOUT seconds])
+# makes one test program and, after each build, a CTest entry per case and number of ranks.
+function(coppice_ranks_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;RANKS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE coppice_flags coppice_ranks_main ${arg_LINK})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  set(listing ${CMAKE_CURRENT_BINARY_DIR}/${name}_cases.cmake)
+  list(JOIN arg_RANKS " " ranks)
+  add_custom_command(TARGET ${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}> "-DRANKS=${ranks}"
+            -DTIMEOUT=${arg_TIMEOUT} -DMPIEXEC=${MPIEXEC_EXECUTABLE} -DOUTPUT=${listing}
+            -P ${PROJECT_SOURCE_DIR}/cmake/ListRanksTests.cmake
+    VERBATIM)
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${listing})
+endfunction()

@@ -1,0 +1,22 @@
+# Writes a CTest file with one entry per case of PROGRAM and number of RANKS.
+execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE listing
+                COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\n" ";" lines "${listing}")
+separate_arguments(ranks UNIX_COMMAND "${RANKS}")
+set(text "")
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE " *#.*" "" line "${line}")
+  if(line MATCHES "^([A-Za-z].*\\.)$")
+    set(suite "${CMAKE_MATCH_1}")
+  elseif(line MATCHES "^  (.+)$")
+    set(case "${suite}${CMAKE_MATCH_1}")
+    foreach(n IN LISTS ranks)
+      string(APPEND text
+        "add_test([=[${case}/${n}Ranks]=] [=[${MPIEXEC}]=] --allow-run-as-root --oversubscribe "
+        "-np ${n} [=[${PROGRAM}]=] [=[--gtest_filter=${case}]=])\n"
+        "set_tests_properties([=[${case}/${n}Ranks]=] PROPERTIES LABELS ranks TIMEOUT ${TIMEOUT} "
+        "PROCESSORS 2)\n")
+    endforeach()
+  endif()
+endforeach()
+file(WRITE ${OUTPUT} "${text}")

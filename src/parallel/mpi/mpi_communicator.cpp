@@ -1,0 +1,156 @@
+#include "parallel/mpi/mpi_communicator.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+namespace coppice {
+namespace {
+
+// MPI-3.1 counts are ints.
+int count_of(std::int64_t count, const char* what) {
+  COPPICE_CHECK(count <= std::numeric_limits<int>::max(), "{} of {} elements or rows in one call",
+                what, count);
+  return static_cast<int>(count);
+}
+
+MPI_Datatype number_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return MPI_FLOAT;
+    case DType::kF64:
+      return MPI_DOUBLE;
+    case DType::kI32:
+      return MPI_INT32_T;
+    case DType::kI64:
+      return MPI_INT64_T;
+    case DType::kBF16:
+    case DType::kF16:
+      break;
+  }
+  throw ContractError(fmt::format("MPI cannot sum {}", name_of(dtype)));
+}
+
+std::int64_t elements_per_row(ConstTensorView whole) {
+  std::int64_t elements = 1;
+  for (int axis = 1; axis < whole.shape().rank(); ++axis) elements *= whole.shape()[axis];
+  return elements;
+}
+
+/// One row as an MPI type, so that counts are rows and stay small.
+class RowType {
+ public:
+  explicit RowType(ConstTensorView whole) {
+    const auto bytes = elements_per_row(whole) * size_of(whole.dtype());
+    check_mpi(MPI_Type_contiguous(count_of(bytes, "a row"), MPI_BYTE, &type_),
+              "MPI_Type_contiguous");
+    check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
+  }
+  ~RowType() { MPI_Type_free(&type_); }
+  RowType(const RowType&) = delete;
+  RowType& operator=(const RowType&) = delete;
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+}  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw CommError(fmt::format("{} failed: {}", call, text.data()));
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog)
+    : comm_(comm), axis_(std::move(axis)), watchdog_(watchdog) {
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+}
+
+MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&comm_); }
+
+void MpiCommunicator::finish(MPI_Request request, Collective collective, std::int64_t bytes) {
+  // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
+  constexpr int kSpins = 200;
+  const auto start = std::chrono::steady_clock::now();
+  for (int poll = 0;; ++poll) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0) return;
+    if (poll < kSpins) continue;
+    sched_yield();
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (waited.count() > watchdog_.seconds) {
+      throw CommError(fmt::format(
+          "{} of {} bytes over the {} axis has not finished in {:.0f} s (a peer is stalled or "
+          "gone). Look at the other ranks, or raise limits.watchdog_seconds.",
+          name_of(collective), bytes, axis_, waited.count()));
+    }
+  }
+}
+
+void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data.bytes(), count_of(data.numel(), "all_reduce"),
+                           number_type(data.dtype()), op == ReduceOp::kSum ? MPI_SUM : MPI_MAX,
+                           comm_, &request),
+            "MPI_Iallreduce");
+  finish(request, Collective::kAllReduce, data.numel() * size_of(data.dtype()));
+}
+
+void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
+                                    std::span<const std::int64_t> rows) {
+  if (whole.numel() == 0) return;
+  const RowType row(whole);
+  std::vector<int> counts, offsets;
+  std::int64_t offset = 0;
+  for (const auto count : rows) {
+    counts.push_back(count_of(count, "all_gather"));
+    offsets.push_back(count_of(offset, "all_gather"));
+    offset += count;
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(
+      MPI_Iallgatherv(shard.bytes(), counts[static_cast<std::size_t>(rank_)], row.get(),
+                      whole.bytes(), counts.data(), offsets.data(), row.get(), comm_, &request),
+      "MPI_Iallgatherv");
+  finish(request, Collective::kAllGather, shard.numel() * size_of(shard.dtype()));
+}
+
+void MpiCommunicator::do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
+                                        std::span<const std::int64_t> rows) {
+  if (whole.numel() == 0) return;
+  const auto per_row = elements_per_row(whole);
+  std::vector<int> counts;
+  for (const auto count : rows) counts.push_back(count_of(count * per_row, "reduce_scatter"));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ireduce_scatter(whole.bytes(), shard.bytes(), counts.data(),
+                                number_type(whole.dtype()), MPI_SUM, comm_, &request),
+            "MPI_Ireduce_scatter");
+  finish(request, Collective::kReduceScatter, whole.numel() * size_of(whole.dtype()));
+}
+
+void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
+  if (data.numel() == 0) return;
+  const RowType row(data);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibcast(data.bytes(), count_of(data.shape()[0], "broadcast"), row.get(), root, comm_,
+                       &request),
+            "MPI_Ibcast");
+  finish(request, Collective::kBroadcast, data.numel() * size_of(data.dtype()));
+}
+
+void MpiCommunicator::do_barrier(Stream&) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
+  finish(request, Collective::kBarrier, 0);
+}
+
+}  // namespace coppice

@@ -1,0 +1,44 @@
+#pragma once
+// Collectives of host memory over MPI. Private to parallel/mpi: others see Communicator.
+#include <mpi.h>
+
+#include <string>
+
+#include "parallel/communicator.hpp"
+#include "parallel/mpi/mpi_session.hpp"
+
+namespace coppice {
+
+/// Every collective is started without blocking and then polled, yielding the processor, so that
+/// several ranks share a core and a peer that never comes is noticed.
+class MpiCommunicator final : public Communicator {
+ public:
+  /// Takes `comm` over and frees it.
+  MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog);
+  ~MpiCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+ private:
+  void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) override;
+  void do_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
+                     std::span<const std::int64_t> rows) override;
+  void do_reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
+                         std::span<const std::int64_t> rows) override;
+  void do_broadcast(Stream& stream, TensorView data, int root) override;
+  void do_barrier(Stream& stream) override;
+
+  void finish(MPI_Request request, Collective collective, std::int64_t bytes);
+
+  MPI_Comm comm_;
+  std::string axis_;
+  WatchdogConfig watchdog_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+/// Throws CommError with MPI's own words when `code` is not success.
+void check_mpi(int code, const char* call);
+
+}  // namespace coppice

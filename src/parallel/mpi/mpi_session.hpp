@@ -1,0 +1,48 @@
+#pragma once
+// MPI for the length of the program: started once, ended once, and never ended while an error is on
+// its way out, because a rank that waits in MPI_Finalize for peers that wait for it hangs them all.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.hpp"
+
+namespace coppice {
+
+/// How long a rank waits in a collective before it gives its peers up.
+struct WatchdogConfig {
+  double seconds = 600.0;
+};
+
+/// Parallel  one per process; every rank makes it first and destroys it last
+/// Errors    CommError when MPI cannot be started
+class MpiSession {
+ public:
+  MpiSession();
+  /// Ends MPI with all ranks together; during unwinding it aborts the job instead.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const;
+  int size() const;
+  /// Place among the ranks of this host, and their number.
+  int local_rank() const;
+  int local_size() const;
+  /// Name of this host, for messages.
+  const std::string& host() const;
+
+  /// Ends every rank of the job with `status`, now.
+  [[noreturn]] void abort(int status);
+
+  /// The ranks that pass the same `color`, in world order. Collective over all ranks.
+  ///
+  /// `axis` names the communicator in messages ("tensor", "context", "data").
+  std::unique_ptr<Communicator> split(int color, std::string axis, WatchdogConfig watchdog);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace coppice
