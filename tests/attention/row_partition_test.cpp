@@ -108,7 +108,8 @@ PrefixForest group(std::int64_t prefix, const std::vector<std::int64_t>& respons
   return PrefixForest(specs);
 }
 
-// Seen red with `<=` for `<` in the scan for sharers, and with zigzag_rank's mirror left out of the
+// Seen red with end() for end_of_descendants in the scan for sharers, and with the mirror left out of
+// zigzag_rank in the
 // balance test below.
 TEST(RowPartition, ShowsEveryPairOnceAndSharesExactlyTheRowsThatOthersSee) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
