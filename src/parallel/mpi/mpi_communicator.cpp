@@ -67,8 +67,13 @@ void check_mpi(int code, const char* call) {
   throw CommError(fmt::format("{} failed: {}", call, text.data()));
 }
 
-MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog)
-    : comm_(comm), axis_(std::move(axis)), watchdog_(watchdog) {
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog,
+                                 const Activity& activity, Heartbeat& heartbeat)
+    : comm_(comm),
+      axis_(std::move(axis)),
+      watchdog_(watchdog),
+      activity_(activity),
+      heartbeat_(heartbeat) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
@@ -80,6 +85,7 @@ void MpiCommunicator::finish(MPI_Request request, Collective collective, std::in
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
   const auto start = std::chrono::steady_clock::now();
+  bool announced = false;
   for (int poll = 0;; ++poll) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
@@ -87,13 +93,32 @@ void MpiCommunicator::finish(MPI_Request request, Collective collective, std::in
     if (poll < kSpins) continue;
     sched_yield();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    // Half-way the ranks tell each other where they wait; who is silent at the end is to blame.
+    if (waited.count() < watchdog_.seconds / 2) continue;
+    if (!announced) heartbeat_.announce(notice_of(collective));
+    announced = true;
+    heartbeat_.listen();
     if (waited.count() > watchdog_.seconds) {
       throw CommError(fmt::format(
-          "{} of {} bytes over the {} axis has not finished in {:.0f} s (a peer is stalled or "
-          "gone). Look at the other ranks, or raise limits.watchdog_seconds.",
-          name_of(collective), bytes, axis_, waited.count()));
+          "{} of {} bytes over the {} axis (step {}, {}) has not finished in {:.0f} s: {}. Look at "
+          "what those ranks do, or raise limits.watchdog_seconds.",
+          name_of(collective), bytes, axis_, activity_.step, activity_.phase, waited.count(),
+          heartbeat_.report()));
     }
   }
+}
+
+WaitNotice MpiCommunicator::notice_of(Collective collective) const {
+  WaitNotice notice{};
+  const auto write = [](std::array<char, 32>& to, std::string_view from) {
+    from.copy(to.data(), to.size() - 1);
+  };
+  write(notice.axis, axis_);
+  write(notice.collective, name_of(collective));
+  write(notice.phase, activity_.phase);
+  notice.step = activity_.step;
+  notice.layer = activity_.layer;
+  return notice;
 }
 
 void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {

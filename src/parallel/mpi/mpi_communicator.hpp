@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallel/communicator.hpp"
+#include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_session.hpp"
 
 namespace coppice {
@@ -14,7 +15,8 @@ namespace coppice {
 class MpiCommunicator final : public Communicator {
  public:
   /// Takes `comm` over and frees it.
-  MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog);
+  MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog,
+                  const Activity& activity, Heartbeat& heartbeat);
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -29,11 +31,14 @@ class MpiCommunicator final : public Communicator {
   void do_broadcast(Stream& stream, TensorView data, int root) override;
   void do_barrier(Stream& stream) override;
 
+  WaitNotice notice_of(Collective collective) const;
   void finish(MPI_Request request, Collective collective, std::int64_t bytes);
 
   MPI_Comm comm_;
   std::string axis_;
   WatchdogConfig watchdog_;
+  const Activity& activity_;
+  Heartbeat& heartbeat_;
   int rank_ = 0;
   int size_ = 1;
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <exception>
 
+#include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_communicator.hpp"
 
 namespace coppice {
@@ -12,6 +13,8 @@ namespace coppice {
 struct MpiSession::State {
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
   std::string host;
+  Activity activity;
+  std::unique_ptr<Heartbeat> heartbeat;
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
@@ -35,12 +38,14 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   int length = 0;
   MPI_Get_processor_name(name.data(), &length);
   state_->host.assign(name.data(), static_cast<std::size_t>(length));
+  state_->heartbeat = std::make_unique<Heartbeat>(MPI_COMM_WORLD);
 }
 
 MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > state_->exceptions_at_start) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   } else {
+    state_->heartbeat.reset();
     MPI_Finalize();
   }
 }
@@ -60,7 +65,10 @@ std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
                                                 WatchdogConfig watchdog) {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, state_->rank, &comm), "MPI_Comm_split");
-  return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog);
+  return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog, state_->activity,
+                                           *state_->heartbeat);
 }
+
+Activity& MpiSession::activity() { return state_->activity; }
 
 }  // namespace coppice

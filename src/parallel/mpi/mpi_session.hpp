@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/activity.hpp"
 #include "parallel/communicator.hpp"
 
 namespace coppice {
@@ -39,6 +40,9 @@ class MpiSession {
   ///
   /// `axis` names the communicator in messages ("tensor", "context", "data").
   std::unique_ptr<Communicator> split(int color, std::string axis, WatchdogConfig watchdog);
+
+  /// What this rank is doing; whoever drives the work writes it, messages about waits read it.
+  Activity& activity();
 
  private:
   struct State;
