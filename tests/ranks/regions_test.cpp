@@ -74,7 +74,7 @@ TEST_P(Regions, ReduceScatterToSequenceIsAdjointToItsBackward) {
   EXPECT_EQ(summed(dot(shard, y)), summed(dot(x, back)));
 }
 
-// Uneven, with a rank that shares nothing. Seen red with `rows` of the neighbour.
+// Uneven, with a rank that shares nothing. Seen red when backward takes the next rank's rows.
 TEST_P(Regions, GatherSharedRowsIsAdjointToItsBackward) {
   std::vector<std::int64_t> rows;
   for (std::int64_t rank = 0; rank < size(); ++rank) rows.push_back(rank == 1 ? 0 : 2 * rank + 1);
