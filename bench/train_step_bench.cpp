@@ -63,9 +63,10 @@ PackedBatch packed_group(const Options& options, bool grouped) {
     targets.push_back(target);
     add_tokens(r + 1, options.response);
   }
-  batch.forest = PrefixForest(specs);
-  batch.plan = AttentionPlan(batch.forest);
-  batch.edges = prediction_edges(batch.forest, batch.token_ids, targets);
+  const PrefixForest forest(specs);
+  batch.positions = forest.positions();
+  batch.plan = AttentionPlan(forest);
+  batch.edges = prediction_edges(forest, batch.token_ids, targets);
   return batch;
 }
 

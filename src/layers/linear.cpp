@@ -9,11 +9,11 @@ namespace {
 
 Parameter stacked(const ParameterStorage& storage, const LinearConfig& config, const char* suffix) {
   const bool is_bias = std::string_view(suffix) == ".bias";
-  std::vector<std::pair<std::string, Shape>> parts;
+  std::vector<PartShard> parts;
   for (const auto& part : config.parts) {
-    parts.emplace_back(part.name + suffix, is_bias
-                                               ? Shape({part.out_features})
-                                               : Shape({part.out_features, config.in_features}));
+    parts.push_back({part.name + suffix,
+                     Shard::whole(is_bias ? Shape({part.out_features})
+                                          : Shape({part.out_features, config.in_features}))});
   }
   return make_parameter(storage, config.name + suffix, parts,
                         is_bias ? WeightDecay::kNo : WeightDecay::kYes);

@@ -87,7 +87,7 @@ std::int64_t rms_norm_scratch_bytes(DType dtype, std::int64_t tokens, std::int64
 
 RmsNorm::RmsNorm(const ParameterStorage& storage, const std::string& name, std::int64_t width,
                  double epsilon)
-    : weight_(make_parameter(storage, name + ".weight", {{name + ".weight", Shape({width})}},
+    : weight_(make_parameter(storage, name + ".weight", {{name + ".weight", Shard::whole({width})}},
                              WeightDecay::kNo)),
       epsilon_(epsilon) {}
 

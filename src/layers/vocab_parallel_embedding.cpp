@@ -49,7 +49,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ParallelContext& parallel,
                                                const std::string& name, std::int64_t vocab_size,
                                                std::int64_t hidden_size)
     : weight_(make_parameter(storage, name + ".weight",
-                             {{name + ".weight", Shape({vocab_size, hidden_size})}},
+                             {{name + ".weight", Shard::whole({vocab_size, hidden_size})}},
                              WeightDecay::kYes)) {
   COPPICE_CHECK(parallel.tensor.size() == 1, "{}: the vocabulary is not yet split over {} ranks",
                 name, parallel.tensor.size());

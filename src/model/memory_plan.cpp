@@ -40,9 +40,7 @@ std::int64_t rope_positions(const ModelConfig& config, std::int64_t longest_sequ
 
 std::int64_t longest_sequence(const PackedBatch& batch) {
   std::int64_t longest = 0;
-  for (const Segment& segment : batch.forest.segments()) {
-    longest = std::max(longest, segment.first_position + segment.length);
-  }
+  for (const std::int64_t position : batch.positions) longest = std::max(longest, position + 1);
   return longest;
 }
 

@@ -1,22 +1,39 @@
 #pragma once
-// One micro-batch as the model takes it: rows, who sees whom, and which rows predict which tokens.
-// How groups were packed into it is the planner's matter.
+// One micro-batch as the model takes it: the rows of one rank, who sees whom, and which rows
+// predict which tokens. How groups were packed and dealt to ranks is the planner's matter.
 #include <cstdint>
 #include <vector>
 
 #include "attention/attention_plan.hpp"
 #include "attention/prediction_edges.hpp"
-#include "attention/prefix_forest.hpp"
 
 namespace coppice {
 
+/// The rows whose keys and values context-parallel ranks exchange, once per layer.
+struct SharedRows {
+  std::vector<std::int64_t> rows;       // local rows this rank hands out, in gathering order
+  std::vector<std::int64_t> rank_rows;  // how many each context rank hands out; empty: none do
+
+  bool any() const { return !rank_rows.empty(); }
+  std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const auto count : rank_rows) sum += count;
+    return sum;
+  }
+};
+
+/// Layout    tensor-parallel ranks have the same batch; rows of a context rank keep packed order
 struct PackedBatch {
   std::vector<std::int32_t> token_ids;  // [rows]
-  PrefixForest forest;
-  AttentionPlan plan;
-  std::vector<PredictionEdge> edges;  // by row; log-probs and entropies are in this order
+  std::vector<std::int32_t> positions;  // [rows] in their sequences
+  AttentionPlan plan;                   // key space 0: own rows; 1, where shared.any(): gathered
+  std::vector<PredictionEdge> edges;    // by row; log-probs and entropies are in this order
+  SharedRows shared;
+  /// The last rows, which make the number of rows divisible: token 0 at position 0, seeing only
+  /// themselves, predicting nothing, counted nowhere.
+  std::int64_t alignment_rows = 0;
 
-  std::int64_t rows() const { return forest.rows(); }
+  std::int64_t rows() const { return std::ssize(token_ids); }
 };
 
 }  // namespace coppice

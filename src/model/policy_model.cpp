@@ -26,9 +26,10 @@ PolicyModel::PolicyModel(ModelConfig config, const ParallelContext& parallel, DT
     blocks_.emplace_back(parallel, storage, block_config(config_, layer));
   }
   if (!config_.tie_word_embeddings) {
-    lm_head_ = make_parameter(storage, "lm_head.weight",
-                              {{"lm_head.weight", {config_.vocab_size, config_.hidden_size}}},
-                              WeightDecay::kYes);
+    lm_head_ = make_parameter(
+        storage, "lm_head.weight",
+        {{"lm_head.weight", Shard::whole({config_.vocab_size, config_.hidden_size})}},
+        WeightDecay::kYes);
   }
 }
 
@@ -75,16 +76,15 @@ std::int64_t PolicyModel::chunk_rows(const HeadEdges& edges) const {
   return head_chunk_rows(config_, dtype_, edges.row_count());
 }
 
-PackedRows PolicyModel::rows_of_pass(const PackedBatch& batch, const Activations& acts) const {
-  return {.plan = batch.plan, .positions = acts.positions, .rope = *rope_};
+PackedRows PolicyModel::rows_of_pass(const PackedBatch& batch) const {
+  return {.plan = batch.plan, .positions = batch.positions, .rope = *rope_};
 }
 
 void PolicyModel::prepare(const PackedBatch& batch, Activations& acts) {
   COPPICE_CHECK(
-      std::ssize(batch.token_ids) == batch.rows() && batch.plan.query_rows() == batch.rows(),
-      "a batch of {} token ids, {} rows and a plan for {} rows", batch.token_ids.size(),
-      batch.rows(), batch.plan.query_rows());
-  acts.positions = batch.forest.positions();
+      std::ssize(batch.positions) == batch.rows() && batch.plan.query_rows() == batch.rows(),
+      "a batch of {} token ids, {} positions and a plan for {} rows", batch.rows(),
+      batch.positions.size(), batch.plan.query_rows());
   acts.edges = HeadEdges(batch.edges);
   const auto longest = longest_sequence(batch);
   COPPICE_CHECK(longest <= config_.max_position_embeddings,
@@ -109,7 +109,7 @@ void PolicyModel::forward(ExecContext& ctx, const PackedBatch& batch, Recompute 
   ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kTrain, recompute, ctx.threads,
                                     blocks_.front(), batch, acts.edges));
 
-  const PackedRows rows = rows_of_pass(batch, acts);
+  const PackedRows rows = rows_of_pass(batch);
   acts.streams.push_back(acts.arena.tensor(dtype_, {tokens, config_.hidden_size}));
   embedding_.forward(ctx, batch.token_ids, acts.streams.front());
   for (const auto& block : blocks_) {
@@ -150,7 +150,7 @@ void PolicyModel::final_norm_backward(ExecContext& ctx, Activations& acts, Tenso
 }
 
 void PolicyModel::backward(ExecContext& ctx, const PackedBatch& batch, Activations& acts) {
-  const PackedRows rows = rows_of_pass(batch, acts);
+  const PackedRows rows = rows_of_pass(batch);
   const TensorView d_stream = acts.streams.back();
   for (std::size_t layer = blocks_.size(); layer-- > 0;) {
     blocks_[layer].backward(ctx, acts.streams[layer], rows, std::move(acts.blocks[layer]), d_stream,
@@ -190,7 +190,7 @@ void PolicyModel::score(ExecContext& ctx, const PackedBatch& batch, double tempe
   ctx.scratch.reserve(scratch_bytes(config_, dtype_, PassKind::kScore, Recompute::kBlock,
                                     ctx.threads, blocks_.front(), batch, edges));
   ScratchScope scratch(ctx.scratch);
-  const PackedRows rows = rows_of_pass(batch, activations_);
+  const PackedRows rows = rows_of_pass(batch);
   TensorView x = scratch.lease(dtype_, {batch.rows(), config_.hidden_size});
   TensorView y = scratch.like(x);
   embedding_.forward(ctx, batch.token_ids, x);

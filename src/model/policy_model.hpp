@@ -37,7 +37,6 @@ class PolicyModel {
     explicit Activations(Memory& memory) : arena(memory, "activations") {}
 
     Arena arena;
-    std::vector<std::int32_t> positions;                // [T]
     std::vector<Tensor> streams;                        // L + 1 times [T, N]: what enters each
                                                         // block, and what leaves the last
     std::vector<TransformerBlock::Activations> blocks;  // L
@@ -92,7 +91,7 @@ class PolicyModel {
   std::optional<TensorView> head_grad();
   std::int64_t chunk_rows(const HeadEdges& edges) const;
   void prepare(const PackedBatch& batch, Activations& acts);
-  PackedRows rows_of_pass(const PackedBatch& batch, const Activations& acts) const;
+  PackedRows rows_of_pass(const PackedBatch& batch) const;
   void final_norm_backward(ExecContext& ctx, Activations& acts, TensorView d_normed);
 
   ModelConfig config_;

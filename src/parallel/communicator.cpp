@@ -33,6 +33,30 @@ class SelfCommunicator final : public Communicator {
   }
 };
 
+class AbsentCommunicator final : public Communicator {
+ public:
+  AbsentCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw ContractError(fmt::format("a collective on the planned rank {} of {}", rank_, size_));
+  }
+  void do_all_reduce(Stream&, TensorView, ReduceOp) override { refuse(); }
+  void do_all_gather(Stream&, ConstTensorView, TensorView, std::span<const std::int64_t>) override {
+    refuse();
+  }
+  void do_reduce_scatter(Stream&, ConstTensorView, TensorView,
+                         std::span<const std::int64_t>) override {
+    refuse();
+  }
+  void do_broadcast(Stream&, TensorView, int) override { refuse(); }
+  void do_barrier(Stream&) override { refuse(); }
+
+  int rank_, size_;
+};
+
 }  // namespace
 
 std::string_view name_of(Collective collective) {
@@ -119,6 +143,11 @@ void Communicator::barrier(Stream& stream) {
 
 std::unique_ptr<Communicator> make_self_communicator() {
   return std::make_unique<SelfCommunicator>();
+}
+
+std::unique_ptr<Communicator> make_absent_communicator(int rank, int size) {
+  COPPICE_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
+  return std::make_unique<AbsentCommunicator>(rank, size);
 }
 
 }  // namespace coppice

@@ -44,7 +44,7 @@ class Communicator {
 
   /// data becomes the sum (maximum) over ranks.
   void all_reduce(Stream& stream, TensorView data, ReduceOp op);
-  /// whole: the shards of all ranks, stacked in rank order.
+  /// whole: the shards of all ranks, stacked in rank order. `shard` may be its own place in it.
   void all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                   std::span<const std::int64_t> rows);
   /// shard: this rank's rows of the sum of `whole` over ranks.
@@ -80,5 +80,9 @@ class Communicator {
 
 /// The axis of one rank: sums are what they were, gathers are copies.
 std::unique_ptr<Communicator> make_self_communicator();
+
+/// A place on an axis whose other ranks are not there, for plans made without them: it only says
+/// where it is, and every collective is a ContractError.
+std::unique_ptr<Communicator> make_absent_communicator(int rank, int size);
 
 }  // namespace coppice

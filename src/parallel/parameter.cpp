@@ -1,28 +1,37 @@
 #include "parallel/parameter.hpp"
 
+#include <cstring>
+
 namespace coppice {
 
 Parameter make_parameter(const ParameterStorage& storage, std::string name,
-                         const std::vector<std::pair<std::string, Shape>>& parts,
-                         WeightDecay weight_decay) {
+                         const std::vector<PartShard>& parts, WeightDecay weight_decay,
+                         std::int64_t padding_rows) {
   COPPICE_CHECK(!parts.empty(), "parameter {} without parts", name);
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.weight_decay = weight_decay;
   parameter.trainable = storage.gradients == WithGradients::kYes;
+  const Shape& first = parts.front().shard.local_shape;
   std::int64_t rows = 0;
-  for (const auto& [part_name, shape] : parts) {
-    const Shape& first = parts.front().second;
+  for (const PartShard& part : parts) {
+    const Shape& shape = part.shard.local_shape;
     COPPICE_CHECK(shape.rank() >= 1 && shape.with(0, 0) == first.with(0, 0),
-                  "parameter {}: {} of {} does not stack on {}", parameter.name, part_name, shape,
+                  "parameter {}: {} of {} does not stack on {}", parameter.name, part.name, shape,
                   first);
-    parameter.parts.push_back({part_name, rows, Shard::whole(shape)});
+    parameter.parts.push_back({part.name, rows, part.shard, part.reduction, part.is_primary});
     rows += shape[0];
   }
-  const Shape shape = parts.front().second.with(0, rows);
+  const Shape shape = first.with(0, rows + padding_rows);
   parameter.value = Tensor(storage.memory, storage.dtype, shape, "parameters");
   if (parameter.trainable) {
     parameter.grad = Tensor(storage.memory, storage.dtype, shape, "gradients");
+  }
+  const TensorView padding = parameter.value.view().rows(rows, padding_rows);
+  if (padding.numel() > 0) {
+    // All bits zero is 0.0 in every float type.
+    std::memset(padding.bytes(), 0,
+                static_cast<std::size_t>(padding.numel() * size_of(padding.dtype())));
   }
   return parameter;
 }

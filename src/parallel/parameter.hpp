@@ -1,9 +1,8 @@
 #pragma once
 // A weight with its gradient, and what others must know of it: which logical tensors it holds, who
-// completes its gradient, whether it learns. Layers make parameters; optim and checkpoint only read
-// this struct, so that none of the three knows another.
+// completes their gradients, whether it learns. Layers make parameters; optim and checkpoint only
+// read this struct, so that none of the three knows another.
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -11,7 +10,8 @@
 
 namespace coppice {
 
-/// The ranks over which a parameter's gradient must be summed beyond data and context parallelism.
+/// The tensor-parallel ranks over which a part's gradient must be summed; data and context
+/// parallelism come on top, for every part alike.
 enum class ReductionGroup {
   kNone,                ///< sharded, or already identical on all ranks
   kTensor,              ///< all tensor-parallel ranks (norms under sequence parallelism)
@@ -26,18 +26,24 @@ struct ParameterPart {
   std::string name;            ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
   std::int64_t row_begin = 0;  ///< its first row in the parameter
   Shard shard;                 ///< which rectangle of the logical tensor these rows are
+  ReductionGroup reduction = ReductionGroup::kNone;
+  /// False where a tensor-parallel rank before this one holds the same rectangle: that one counts
+  /// it in the gradient norm and writes it to checkpoints.
+  bool is_primary = true;
 };
 
-/// Layout    value and grad have the same shape; a fused parameter stacks its parts by rows
+/// Layout    value and grad have the same shape; a fused parameter stacks its parts by rows; rows
+///           behind the last part are padding and always 0, in value and grad alike
 /// Dtypes    value: compute dtype; grad: f32 (f64 in an F64 run)
 struct Parameter {
   std::string name;
   Tensor value;
   Tensor grad;  ///< without value where nothing learns
   std::vector<ParameterPart> parts;
-  ReductionGroup reduction = ReductionGroup::kNone;
   WeightDecay weight_decay = WeightDecay::kNo;
   bool trainable = true;
+
+  std::int64_t rows() const { return value.shape()[0]; }
 };
 
 /// Whether what is made learns: a reference model has no gradients.
@@ -52,13 +58,21 @@ struct ParameterStorage {
   WithGradients gradients = WithGradients::kYes;
 };
 
-/// Makes a parameter that stacks whole logical tensors by rows: the local shard of one rank of one.
-/// Values and gradients are not initialised. Without gradients the parameter is not trainable.
+/// One part of a parameter to be made: everything but its place.
+struct PartShard {
+  std::string name;
+  Shard shard;
+  ReductionGroup reduction = ReductionGroup::kNone;
+  bool is_primary = true;
+};
+
+/// Makes a parameter that stacks the given rectangles by rows, with rows of padding behind them.
+/// Values are not initialised, but for padding. Without gradients the parameter is not trainable.
 ///
-/// Errors    ContractError if the parts' shapes do not stack
+/// Errors    ContractError if the rectangles do not stack
 Parameter make_parameter(const ParameterStorage& storage, std::string name,
-                         const std::vector<std::pair<std::string, Shape>>& parts,
-                         WeightDecay weight_decay);
+                         const std::vector<PartShard>& parts, WeightDecay weight_decay,
+                         std::int64_t padding_rows = 0);
 
 /// The rows of a tensor shaped like `parameter` (its value, gradient or a moment) that are `part`.
 TensorView rows_of(const ParameterPart& part, TensorView like_parameter);

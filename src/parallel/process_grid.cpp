@@ -13,12 +13,21 @@ ProcessGrid::ProcessGrid()
       context_(make_self_communicator()),
       data_(make_self_communicator()),
       replicas_(make_self_communicator()),
-      world_(make_self_communicator()) {}
+      world_(make_self_communicator()),
+      shared_key_value_(make_self_communicator()),
+      own_activity_(std::make_unique<Activity>()),
+      activity_(own_activity_.get()) {}
 
-ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog)
-    : sizes_(sizes), coordinates_(coordinates_of(session.rank(), sizes)) {
+ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
+                         int key_value_sharers, SequenceParallel sequence_parallel)
+    : sizes_(sizes),
+      coordinates_(coordinates_of(session.rank(), sizes)),
+      sequence_parallel_(sequence_parallel),
+      activity_(&session.activity()) {
   COPPICE_CHECK(sizes.ranks() == session.size(), "a grid of {} x {} x {} for {} ranks", sizes.data,
                 sizes.context, sizes.tensor, session.size());
+  COPPICE_CHECK(key_value_sharers >= 1 && sizes.tensor % key_value_sharers == 0,
+                "{} of {} tensor ranks share a key-value head", key_value_sharers, sizes.tensor);
   const auto [tp, cp, dp] = coordinates_;
   // An axis of one rank needs no MPI communicator, and sends nothing through it.
   const auto axis = [&](int size, int color, const char* name) {
@@ -30,6 +39,9 @@ ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogCo
   data_ = axis(sizes.data, cp * sizes.tensor + tp, "data");
   replicas_ = axis(sizes.data * sizes.context, tp, "data x context");
   world_ = axis(sizes.ranks(), 0, "world");
+  // Tensor ranks are neighbours, so sharers are runs of ranks.
+  shared_key_value_ =
+      axis(key_value_sharers, session.rank() / key_value_sharers, "shared key-value head");
 }
 
 }  // namespace coppice

@@ -27,12 +27,18 @@ struct GridCoordinates {
 GridCoordinates coordinates_of(int world_rank, const GridSizes& sizes);
 
 /// Parallel  made by all ranks together
-/// Errors    ContractError when sizes do not multiply to the number of ranks
+/// Errors    ContractError when sizes do not multiply to the number of ranks, or the sharers of a
+///           key-value head do not divide the tensor ranks
 class ProcessGrid {
  public:
+  ProcessGrid(const ProcessGrid&) = delete;
+  ProcessGrid& operator=(const ProcessGrid&) = delete;
   /// One rank, no MPI.
   ProcessGrid();
-  ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog);
+  /// `key_value_sharers`: how many tensor ranks hold the same key-value head.
+  ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
+              int key_value_sharers = 1,
+              SequenceParallel sequence_parallel = SequenceParallel::kNo);
 
   const GridSizes& sizes() const { return sizes_; }
   const GridCoordinates& coordinates() const { return coordinates_; }
@@ -43,12 +49,21 @@ class ProcessGrid {
   /// state is sharded over (ZeRO-1). Rank order: data, then context.
   Communicator& replicas() { return *replicas_; }
   Communicator& world() { return *world_; }
-  ParallelContext parallel() { return {*tensor_, *context_, *data_}; }
+  /// The tensor ranks that hold the same key-value head as this one.
+  Communicator& shared_key_value() { return *shared_key_value_; }
+  /// What this rank is doing, for messages about waits.
+  Activity& activity() { return *activity_; }
+  ParallelContext parallel() {
+    return {*tensor_, *context_, *data_, sequence_parallel_, activity_};
+  }
 
  private:
   GridSizes sizes_;
   GridCoordinates coordinates_;
-  std::unique_ptr<Communicator> tensor_, context_, data_, replicas_, world_;
+  SequenceParallel sequence_parallel_ = SequenceParallel::kNo;
+  std::unique_ptr<Communicator> tensor_, context_, data_, replicas_, world_, shared_key_value_;
+  std::unique_ptr<Activity> own_activity_;
+  Activity* activity_;
 };
 
 }  // namespace coppice

@@ -213,9 +213,10 @@ PackedBatch pack(std::span<const Group> groups, const Microbatch& microbatch, Ed
       targets.push_back(target);
     }
   }
-  batch.forest = PrefixForest(segments);
-  batch.plan = AttentionPlan(batch.forest);
-  batch.edges = prediction_edges(batch.forest, batch.token_ids, targets);
+  const PrefixForest forest(segments);
+  batch.positions = forest.positions();
+  batch.plan = AttentionPlan(forest);
+  batch.edges = prediction_edges(forest, batch.token_ids, targets);
   COPPICE_CHECK(batch.rows() == microbatch.rows, "{} rows packed, {} planned", batch.rows(),
                 microbatch.rows);
   return batch;

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "model/flops.hpp"
 #include "model/pass_difference.hpp"
@@ -231,8 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Mistake, testing::ValuesIn(sharing_cases()), [](co
 
 TEST_P(Mistake, OfPositionsThatRunOnOverTheResponsesIsSeen) {
   PackedBatch batch = grouped(groups());
-  const SegmentSpec one{kRows, -1};
-  batch.forest = PrefixForest({&one, 1});  // positions 0, 1, 2, ... ; the plan stays
+  std::iota(batch.positions.begin(), batch.positions.end(), 0);  // the plan stays
   expect_seen(batch);
 }
 
@@ -249,11 +251,13 @@ TEST_P(Mistake, OfOneDroppedPrefixKeyIsSeen) {
   std::vector<PlanRectangle> rectangles{{0, kPrefix - 1, 0, 0, kPrefix - 1, Mask::kCausal},
                                         {kPrefix - 1, 1, 0, 0, kPrefix - 1, Mask::kFull},
                                         {kPrefix - 1, 1, 0, kPrefix - 1, 1, Mask::kCausal}};
-  for (const Segment& segment : batch.forest.segments()) {
-    if (segment.parent < 0) continue;
-    rectangles.push_back(
-        {segment.begin, segment.length, 0, segment.begin, segment.length, Mask::kCausal});
-    rectangles.push_back({segment.begin, segment.length, 0, 0, kPrefix - 1, Mask::kFull});
+  std::int64_t begin = kPrefix;
+  const TinyGroup group = groups()[0];
+  for (const TinyResponse& response : group.responses) {
+    const auto length = std::ssize(response.ids);
+    rectangles.push_back({begin, length, 0, begin, length, Mask::kCausal});
+    rectangles.push_back({begin, length, 0, 0, kPrefix - 1, Mask::kFull});
+    begin += length;
   }
   const std::int64_t rows = kRows;
   batch.plan = AttentionPlan(kRows, {&rows, 1}, rectangles);
@@ -262,10 +266,11 @@ TEST_P(Mistake, OfOneDroppedPrefixKeyIsSeen) {
 
 TEST_P(Mistake, OfPredictingFirstTokensFromTheSiblingBeforeIsSeen) {
   PackedBatch batch = grouped(groups());
+  const std::array<std::int64_t, 3> begins = {kPrefix, kPrefix + 3, kPrefix + 5};
   for (auto& edge : batch.edges) {
     // Response r's first token from the row before it instead of from the prefix's last row.
     if (edge.offset == 0 && edge.response > 0) {
-      edge.row = batch.forest.segments()[static_cast<std::size_t>(edge.response) + 1].begin - 1;
+      edge.row = begins[static_cast<std::size_t>(edge.response)] - 1;
     }
   }
   std::sort(batch.edges.begin(), batch.edges.end(),

@@ -34,9 +34,10 @@ struct Segments {
   }
   PackedBatch batch() {
     PackedBatch batch;
-    batch.forest = PrefixForest(specs);
-    batch.plan = AttentionPlan(batch.forest);
-    batch.edges = prediction_edges(batch.forest, token_ids, targets);
+    const PrefixForest forest(specs);
+    batch.positions = forest.positions();
+    batch.plan = AttentionPlan(forest);
+    batch.edges = prediction_edges(forest, token_ids, targets);
     batch.token_ids = std::move(token_ids);
     return batch;
   }

@@ -21,5 +21,23 @@ TEST(Shard, AWholeTensorStartsAtTheOrigin) {
   EXPECT_EQ(shard.local_shape, shard.global_shape);
 }
 
+TEST(Shard, AlongAnAxisCutsThatAxisOnly) {
+  const Shard shard = Shard::along({4, 7}, 1, 5, 2);
+  EXPECT_EQ(shard.global_shape, Shape({4, 7}));
+  EXPECT_EQ(shard.global_offset, Shape({0, 5}));
+  EXPECT_EQ(shard.local_shape, Shape({4, 2}));
+  EXPECT_EQ(Shard::along({4, 7}, 0, 4, 0).local_shape, Shape({0, 7}));
+  EXPECT_THROW(Shard::along({4, 7}, 1, 5, 3), ContractError);
+}
+
+TEST(Parameter, PaddingBehindThePartsIsZero) {
+  test::TestContext test;
+  const Parameter parameter =
+      make_parameter({test.memory(), DType::kF32}, "embedding",
+                     {{"embedding", Shard::along({5, 2}, 0, 3, 2)}}, WeightDecay::kYes, 1);
+  EXPECT_EQ(parameter.rows(), 3);
+  EXPECT_EQ(test::values_of(parameter.value.view().rows(2, 1)), (std::vector<double>{0, 0}));
+}
+
 }  // namespace
 }  // namespace coppice

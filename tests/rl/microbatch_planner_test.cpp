@@ -59,7 +59,7 @@ TEST(Pack, GroupedAsWorkedByHand) {
   ASSERT_THAT(plan.microbatches, SizeIs(1));
   const PackedBatch batch = pack(groups, plan.microbatches[0], EdgeTokens::kInLoss);
   EXPECT_THAT(batch.token_ids, ElementsAre(1, 2, 10, 11, 20, 21, 22));
-  EXPECT_THAT(batch.forest.positions(), ElementsAre(0, 1, 2, 3, 2, 3, 4));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 2, 3, 4));
   EXPECT_THAT(batch.edges,
               ElementsAre(PredictionEdge{1, 10, 0, 0, 0}, PredictionEdge{1, 20, 0, 1, 0},
                           PredictionEdge{2, 11, 0, 0, 1}, PredictionEdge{4, 21, 0, 1, 1},
@@ -78,7 +78,7 @@ TEST(Pack, RepeatedAsWorkedByHand) {
   ASSERT_THAT(plan.microbatches, SizeIs(1));
   const PackedBatch batch = pack(groups, plan.microbatches[0], EdgeTokens::kInLoss);
   EXPECT_THAT(batch.token_ids, ElementsAre(1, 2, 10, 11, 1, 2, 20, 21, 22));
-  EXPECT_THAT(batch.forest.positions(), ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 4));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 4));
   EXPECT_THAT(batch.edges,
               ElementsAre(PredictionEdge{1, 10, 0, 0, 0}, PredictionEdge{2, 11, 0, 0, 1},
                           PredictionEdge{5, 20, 0, 1, 0}, PredictionEdge{6, 21, 0, 1, 1},
@@ -131,14 +131,18 @@ TEST_P(PlannerProperties, EveryTokenIsPackedInsideTheBudgetAndEveryLearningToken
         const auto& response = groups[edge.group].responses[edge.response];
         EXPECT_EQ(edge.target, response.ids[edge.offset]);
       }
-      // Pair by pair: a row sees what its own or an ancestor segment holds up to it.
+      // Pair by pair: a row sees the prompt it shares, and its own tokens up to itself.
       std::int64_t pairs = 0;
-      const auto segments = batch.forest.segments();
-      for (std::size_t s = 0; s < segments.size(); ++s)
-        for (std::int64_t row = segments[s].begin; row < segments[s].end(); ++row)
-          for (std::int32_t a = static_cast<std::int32_t>(s); a >= 0; a = segments[a].parent)
-            for (std::int64_t key = segments[a].begin; key < segments[a].end(); ++key)
-              pairs += key <= row;
+      for (const MicrobatchPart& part : microbatch.parts) {
+        const std::int64_t prompt = std::ssize(groups[part.group].prompt_ids);
+        if (part.grouped)
+          for (std::int64_t row = 0; row < prompt; ++row) pairs += row + 1;
+        for (int i = part.first_response; i < part.first_response + part.response_count; ++i) {
+          const std::int64_t length = std::ssize(groups[part.group].responses[i].ids);
+          for (std::int64_t row = part.grouped ? prompt : 0; row < prompt + length; ++row)
+            pairs += row + 1;
+        }
+      }
       EXPECT_EQ(work_of(batch).visible_pairs, pairs);
       EXPECT_EQ(work_of(batch).edge_rows, std::ssize(edge_rows));
     }

@@ -141,11 +141,14 @@ void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView w
     offsets.push_back(count_of(offset, "all_gather"));
     offset += count;
   }
+  // MPI wants to be told when the shard lies at its place already.
+  const std::byte* place = whole.rows(offsets[static_cast<std::size_t>(rank_)], 0).bytes();
+  const bool in_place = shard.bytes() == place;
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(
-      MPI_Iallgatherv(shard.bytes(), counts[static_cast<std::size_t>(rank_)], row.get(),
-                      whole.bytes(), counts.data(), offsets.data(), row.get(), comm_, &request),
-      "MPI_Iallgatherv");
+  check_mpi(MPI_Iallgatherv(in_place ? MPI_IN_PLACE : shard.bytes(),
+                            counts[static_cast<std::size_t>(rank_)], row.get(), whole.bytes(),
+                            counts.data(), offsets.data(), row.get(), comm_, &request),
+            "MPI_Iallgatherv");
   finish(request, Collective::kAllGather, shard.numel() * size_of(shard.dtype()));
 }
 
