@@ -6,7 +6,7 @@
 namespace coppice {
 namespace {
 
-Tensor zeros(Memory& memory, const Tensor& like) {
+Tensor zeros(Memory& memory, ConstTensorView like) {
   Tensor tensor(memory, like.dtype(), like.shape(), "moments");
   // All bits zero is 0.0 in every float type.
   if (tensor.numel() > 0) {
@@ -38,16 +38,19 @@ void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
   throw_no_backend("adamw_update", ctx.device());
 }
 
-AdamW::AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory)
-    : config_(config), parameters_(parameters.begin(), parameters.end()) {
+AdamW::AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory,
+             RowShare share)
+    : config_(config), share_(share), parameters_(parameters.begin(), parameters.end()) {
   moments_.reserve(parameters_.size());
   for (const Parameter* parameter : parameters_) {
     Moments& moments = moments_.emplace_back();
     if (!parameter->trainable) continue;
     COPPICE_CHECK(parameter->grad.has_value() || parameter->value.numel() == 0,
                   "{} has no gradient", parameter->name);
-    moments.exp_avg = zeros(memory, parameter->grad);
-    moments.exp_avg_sq = zeros(memory, parameter->grad);
+    const RowRange rows = share_.of(*parameter);
+    const ConstTensorView grad = ConstTensorView(parameter->grad).rows(rows.begin, rows.count());
+    moments.exp_avg = zeros(memory, grad);
+    moments.exp_avg_sq = zeros(memory, grad);
   }
 }
 
@@ -71,8 +74,10 @@ void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
     if (!parameter.trainable) continue;
-    tensors.push_back({parameter.value, parameter.grad, moments_[i].exp_avg, moments_[i].exp_avg_sq,
-                       parameter.weight_decay == WeightDecay::kYes});
+    const RowRange rows = share_.of(parameter);
+    tensors.push_back({parameter.value.view().rows(rows.begin, rows.count()),
+                       parameter.grad.view().rows(rows.begin, rows.count()), moments_[i].exp_avg,
+                       moments_[i].exp_avg_sq, parameter.weight_decay == WeightDecay::kYes});
   }
   adamw_update(ctx, tensors, coefficients);
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/exec_context.hpp"
-#include "parallel/parameter.hpp"
+#include "parallel/row_share.hpp"
 
 namespace coppice {
 
@@ -52,15 +52,20 @@ void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
                   const AdamWCoefficients& coefficients);
 
 /// The moments of a model's parameters and the update that uses them. Frozen parameters have none.
+/// Padding rows, whose gradient is always 0, stay 0.
+///
+/// Parallel  local: of every parameter it holds and updates the rows of one share; who completes
+///           their gradients and hands the values on is parallel/gradient_reducer.hpp
 class AdamW {
  public:
   struct Moments {
-    Tensor exp_avg;     ///< shape and dtype of the parameter's gradient
+    Tensor exp_avg;     ///< of the share's rows, dtype of the parameter's gradient
     Tensor exp_avg_sq;  ///< the same
   };
 
   /// Moments start at zero. The parameters must outlive this and keep their addresses.
-  AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory);
+  AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory,
+        RowShare share = {});
 
   /// One applied update with gradients times `grad_scale` (clipping).
   void step(ExecContext& ctx, double learning_rate, double grad_scale);
@@ -73,9 +78,11 @@ class AdamW {
   /// One entry per parameter, in the order of parameters(); without values where it is frozen.
   std::span<Moments> moments() { return moments_; }
   const AdamWConfig& config() const { return config_; }
+  const RowShare& share() const { return share_; }
 
  private:
   AdamWConfig config_;
+  RowShare share_;
   std::vector<Parameter*> parameters_;
   std::vector<Moments> moments_;
   std::int64_t applied_steps_ = 0;

@@ -1,23 +1,41 @@
 #include "optim/grad_norm.hpp"
 
+#include <cmath>
+#include <vector>
+
 namespace coppice {
 
-double global_grad_norm(ExecContext& ctx, std::span<Parameter* const> parameters) {
+double sum_of_squares(ExecContext& ctx, std::span<Parameter* const> parameters, RowShare share) {
+  std::vector<ConstTensorView> runs;
   for (const Parameter* parameter : parameters) {
     if (!parameter->trainable) continue;
     COPPICE_CHECK(parameter->grad.has_value() || parameter->value.numel() == 0,
                   "{} has no gradient", parameter->name);
-    COPPICE_CHECK(ConstTensorView(parameter->grad).is_contiguous(),
-                  "the gradient of {} is not contiguous", parameter->name);
+    const ConstTensorView grad = parameter->grad;
+    COPPICE_CHECK(grad.is_contiguous(), "the gradient of {} is not contiguous", parameter->name);
+    for (const RowRange& rows : primary_rows(*parameter, share.of(grad.shape()[0]))) {
+      runs.push_back(grad.rows(rows.begin, rows.count()));
+    }
   }
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
-      return cpu::global_grad_norm(ctx, parameters);
+      return cpu::sum_of_squares(ctx, runs);
     case DeviceKind::kCuda:
-      if constexpr (build::kWithCuda) return cuda::global_grad_norm(ctx, parameters);
+      if constexpr (build::kWithCuda) return cuda::sum_of_squares(ctx, runs);
       break;
   }
-  throw_no_backend("global_grad_norm", ctx.device());
+  throw_no_backend("sum_of_squares", ctx.device());
+}
+
+double global_grad_norm(ExecContext& ctx, std::span<Parameter* const> parameters) {
+  return std::sqrt(sum_of_squares(ctx, parameters));
+}
+
+double global_grad_norm(ExecContext& ctx, std::span<Parameter* const> parameters, RowShare share,
+                        Communicator& world) {
+  double squares = sum_of_squares(ctx, parameters, share);
+  world.all_reduce(ctx.stream, host_view(&squares, {1}), ReduceOp::kSum);
+  return std::sqrt(squares);
 }
 
 double clip_scale(double grad_norm, double max_grad_norm) {

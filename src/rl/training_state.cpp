@@ -19,31 +19,71 @@ void for_each_field(State& state, Visit&& visit) {
   visit("metrics_line", state.metrics_line);
 }
 
+enum class Listed { kHeld, kSpokenFor };
+
+// What of each part lies in `rows`. `values` holds the parameter's rows from `first` on.
 void append(std::vector<StateTensor>& tensors, const std::string& folder,
-            const Parameter& parameter, TensorView values) {
-  for (const ParameterPart& part : parameter.parts)
-    tensors.push_back({folder + part.name, part.shard, rows_of(part, values)});
+            const Parameter& parameter, Listed listed, const RowRange& rows, TensorView values,
+            std::int64_t first) {
+  for (const ParameterPart& part : parameter.parts) {
+    RowRange range = intersection(row_range_of(part), rows);
+    if (listed == Listed::kSpokenFor && !part.is_primary) range = {part.row_begin, part.row_begin};
+    Shard shard = part.shard;
+    if (range.count() == 0) {
+      range = {first, first};
+    } else {
+      shard.global_offset =
+          shard.global_offset.with(0, shard.global_offset[0] + range.begin - part.row_begin);
+    }
+    shard.local_shape = shard.local_shape.with(0, range.count());
+    tensors.push_back({folder + part.name, shard, values.rows(range.begin - first, range.count())});
+  }
+}
+
+std::vector<StateTensor> list_parameters(std::span<Parameter* const> parameters, Listed listed,
+                                         RowShare share) {
+  std::vector<StateTensor> tensors;
+  for (Parameter* parameter : parameters)
+    append(tensors, "/parameters/", *parameter, listed, share.of(*parameter),
+           parameter->value.view(), 0);
+  return tensors;
+}
+
+std::vector<StateTensor> list_moments(AdamW& optimizer, Listed listed, RowShare share) {
+  std::vector<StateTensor> tensors;
+  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const Parameter& parameter = *optimizer.parameters()[i];
+    if (!parameter.trainable) continue;
+    AdamW::Moments& moments = optimizer.moments()[i];
+    const RowRange held = optimizer.share().of(parameter), rows = share.of(parameter);
+    COPPICE_CHECK(intersection(held, rows).count() == rows.count(),
+                  "rows {} to {} of {}: moments held of {} to {}", rows.begin, rows.end,
+                  parameter.name, held.begin, held.end);
+    append(tensors, "/optimizer/exp_avg/", parameter, listed, rows, moments.exp_avg.view(),
+           held.begin);
+    append(tensors, "/optimizer/exp_avg_sq/", parameter, listed, rows, moments.exp_avg_sq.view(),
+           held.begin);
+  }
+  return tensors;
 }
 
 }  // namespace
 
 std::vector<StateTensor> parameter_tensors(std::span<Parameter* const> parameters) {
-  std::vector<StateTensor> tensors;
-  for (Parameter* parameter : parameters)
-    append(tensors, "/parameters/", *parameter, parameter->value.view());
-  return tensors;
+  return list_parameters(parameters, Listed::kHeld, {});
+}
+
+std::vector<StateTensor> parameter_tensors(std::span<Parameter* const> parameters,
+                                           RowShare spoken_for) {
+  return list_parameters(parameters, Listed::kSpokenFor, spoken_for);
 }
 
 std::vector<StateTensor> moment_tensors(AdamW& optimizer) {
-  std::vector<StateTensor> tensors;
-  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
-    const Parameter& parameter = *optimizer.parameters()[i];
-    AdamW::Moments& moments = optimizer.moments()[i];
-    if (!moments.exp_avg.has_value()) continue;
-    append(tensors, "/optimizer/exp_avg/", parameter, moments.exp_avg.view());
-    append(tensors, "/optimizer/exp_avg_sq/", parameter, moments.exp_avg_sq.view());
-  }
-  return tensors;
+  return list_moments(optimizer, Listed::kHeld, optimizer.share());
+}
+
+std::vector<StateTensor> moment_tensors(AdamW& optimizer, RowShare spoken_for) {
+  return list_moments(optimizer, Listed::kSpokenFor, spoken_for);
 }
 
 std::string to_json(const TrainerState& state) {

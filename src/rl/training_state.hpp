@@ -9,15 +9,28 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "optim/adamw.hpp"
-#include "parallel/parameter.hpp"
+#include "parallel/row_share.hpp"
 #include "rl/group_source.hpp"
 
 namespace coppice {
 
-/// "/parameters/<name>" of every logical tensor.
+// The rectangles of a rank. Every list names every logical tensor in the same order on all ranks,
+// rectangles without rows included: a file's names can then be checked on each rank alone, and
+// written by all of them together.
+
+/// "/parameters/<name>": all that this rank holds, to be read.
 std::vector<StateTensor> parameter_tensors(std::span<Parameter* const> parameters);
-/// "/optimizer/exp_avg/<name>" and "/optimizer/exp_avg_sq/<name>" of every trainable one.
+/// The same, to be written: of the parts this rank speaks for, the rows in its share. Over all
+/// ranks, every element is in exactly one rectangle.
+std::vector<StateTensor> parameter_tensors(std::span<Parameter* const> parameters,
+                                           RowShare spoken_for);
+/// "/optimizer/exp_avg/<name>" and "/optimizer/exp_avg_sq/<name>" of every trainable one: all that
+/// the optimizer holds, to be read.
 std::vector<StateTensor> moment_tensors(AdamW& optimizer);
+/// The same, to be written.
+///
+/// Errors    ContractError if the optimizer does not hold the rows that are spoken for
+std::vector<StateTensor> moment_tensors(AdamW& optimizer, RowShare spoken_for);
 
 struct TrainerState {
   std::int64_t step = 0;          ///< attempts so far

@@ -17,6 +17,7 @@ Parameter with_gradient(Tensor grad) {
   Parameter parameter;
   parameter.name = "p";
   parameter.grad = std::move(grad);
+  parameter.parts.push_back({.name = "p", .shard = Shard::whole(parameter.grad.shape())});
   return parameter;
 }
 

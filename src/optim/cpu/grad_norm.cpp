@@ -3,7 +3,6 @@
 #include "optim/grad_norm.hpp"
 
 #include <array>
-#include <cmath>
 #include <vector>
 
 #include "core/parallel_for.hpp"
@@ -14,7 +13,7 @@ namespace {
 constexpr std::int64_t kBlock = 1 << 16;
 
 template <class T>
-double sum_of_squares(const T* x, std::int64_t count) {
+double squares_of(const T* x, std::int64_t count) {
   constexpr std::int64_t kLanes = 8;
   std::array<double, kLanes> lanes{};
   std::int64_t i = 0;
@@ -32,30 +31,28 @@ double sum_of_squares(const T* x, std::int64_t count) {
 
 }  // namespace
 
-double global_grad_norm(ExecContext& ctx, std::span<Parameter* const> parameters) {
+double sum_of_squares(ExecContext& ctx, std::span<const ConstTensorView> runs) {
   struct Block {
-    ConstTensorView grad;
+    ConstTensorView run;
     std::int64_t begin, count;
   };
   std::vector<Block> blocks;
-  for (const Parameter* parameter : parameters) {
-    if (!parameter->trainable) continue;
-    const ConstTensorView grad = parameter->grad;
-    for (std::int64_t begin = 0; begin < grad.numel(); begin += kBlock) {
-      blocks.push_back({grad, begin, std::min(kBlock, grad.numel() - begin)});
+  for (const ConstTensorView& run : runs) {
+    for (std::int64_t begin = 0; begin < run.numel(); begin += kBlock) {
+      blocks.push_back({run, begin, std::min(kBlock, run.numel() - begin)});
     }
   }
   std::vector<double> sums(blocks.size());
   parallel_for(ctx, std::ssize(blocks), [&](std::int64_t i) {
     const Block& block = blocks[static_cast<std::size_t>(i)];
-    visit_float(block.grad.dtype(), [&]<class T>(TypeTag<T>) {
+    visit_float(block.run.dtype(), [&]<class T>(TypeTag<T>) {
       sums[static_cast<std::size_t>(i)] =
-          sum_of_squares(block.grad.data<T>() + block.begin, block.count);
+          squares_of(block.run.data<T>() + block.begin, block.count);
     });
   });
   double sum = 0;
   for (double part : sums) sum += part;
-  return std::sqrt(sum);
+  return sum;
 }
 
 }  // namespace coppice::cpu
