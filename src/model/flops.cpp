@@ -23,6 +23,11 @@ double forward_flops(const ModelConfig& c, const PackedWork& work) {
          product(2, c.vocab_size, c.hidden_size, work.edge_rows);
 }
 
+RowCosts row_costs(const ModelConfig& c) {
+  return {.row = 2.0 * static_cast<double>(linear_weights(c) / c.num_hidden_layers),
+          .pair = 4.0 * static_cast<double>(c.num_attention_heads * c.head_dim)};
+}
+
 double executed_flops(const ModelConfig& config, const PackedWork& work) {
   return 3 * forward_flops(config, work);
 }

@@ -3,6 +3,7 @@
 // and predicted speed-ups all take from here, so that they cannot disagree.
 #include <cstdint>
 
+#include "attention/row_partition.hpp"
 #include "model/model_config.hpp"
 
 namespace coppice {
@@ -23,6 +24,9 @@ std::int64_t parameter_count(const ModelConfig& config);
 /// Matrix-multiply FLOPs of one forward: 2 N_lin rows + 4 Hq D L visible_pairs + 2 V hidden
 /// edge_rows. In double, exact up to 2^53.
 double forward_flops(const ModelConfig& config, const PackedWork& work);
+
+/// What a row and a visible pair cost a layer, in FLOPs of a forward; the head is left out.
+RowCosts row_costs(const ModelConfig& config);
 
 /// Forward and backward, 3 times the forward. Recompute, head passes and savings do not count.
 double executed_flops(const ModelConfig& config, const PackedWork& work);

@@ -1,6 +1,7 @@
 #include "rl/microbatch_planner.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace coppice {
 namespace {
@@ -23,127 +24,86 @@ std::int64_t longest_row(const Group& group) {
   return prompt_rows(group) + longest;
 }
 
-std::int64_t triangle(std::int64_t n) { return n * (n + 1) / 2; }
-
-bool is_edge(const Response& response, std::size_t token, EdgeTokens edges) {
-  return edges == EdgeTokens::kAll || response.loss_mask[token] == 1;
-}
-
-// Sizes of a part without packing it.
-PackedWork work_of_part(const Group& group, const MicrobatchPart& part, EdgeTokens edges) {
-  PackedWork work;
-  const std::int64_t p = prompt_rows(group);
-  if (part.grouped) work = {p, triangle(p), 0};
-  bool prompt_predicts = false;
-  for (std::int64_t i = part.first_response; i < part.first_response + part.response_count; ++i) {
-    const Response& response = group.responses[static_cast<std::size_t>(i)];
-    const std::int64_t r = std::ssize(response.ids);
-    work.rows += part.grouped ? r : p + r;
-    work.visible_pairs += part.grouped ? r * p + triangle(r) : triangle(p + r);
-    for (std::size_t t = 0; t < response.ids.size(); ++t) {
-      if (!is_edge(response, t, edges)) continue;
-      // The last prompt row predicts the first token of every response that shares it.
-      const bool shares_row = t == 0 && part.grouped && prompt_predicts;
-      if (!shares_row) ++work.edge_rows;
-      prompt_predicts = prompt_predicts || t == 0;
-    }
-  }
-  return work;
-}
-
-class Planner {
+// Cuts one group into parts.
+class GroupCutter {
  public:
-  Planner(std::span<const Group> groups, const BatchingConfig& config, EdgeTokens edges,
-          const PackingCost& cost)
-      : groups_(groups), config_(config), edges_(edges), cost_(cost) {}
+  GroupCutter(std::span<const Group> groups, std::int32_t index, const BatchingConfig& config,
+              EdgeTokens edges, const PackingCost& cost)
+      : group_(groups[static_cast<std::size_t>(index)]),
+        index_(index),
+        config_(config),
+        edges_(edges),
+        cost_(cost) {}
 
-  MicrobatchPlan run() {
-    for (std::int32_t g = 0; g < static_cast<std::int32_t>(groups_.size()); ++g) add_group(g);
-    return std::move(plan_);
+  GroupParts run() {
+    const auto count = static_cast<std::int32_t>(group_.responses.size());
+    switch (config_.sharing) {
+      case Sharing::kGrouped:
+        add({index_, 0, count, true});
+        break;
+      case Sharing::kRepeated:
+        add_repeated(0, count);
+        break;
+      case Sharing::kAuto:
+        add_cheaper(count);
+        break;
+    }
+    return std::move(cut_);
   }
 
  private:
-  const Group& group(std::int32_t g) const { return groups_[static_cast<std::size_t>(g)]; }
-
-  void add_group(std::int32_t g) {
-    const auto count = static_cast<std::int32_t>(group(g).responses.size());
-    switch (config_.sharing) {
-      case Sharing::kGrouped:
-        return add({g, 0, count, true});
-      case Sharing::kRepeated:
-        return add_repeated(g, 0, count);
-      case Sharing::kAuto:
-        return add_cheaper(g, count);
-    }
-  }
-
-  void add_repeated(std::int32_t g, std::int32_t first, std::int32_t count) {
-    for (std::int32_t i = first; i < first + count; ++i) add({g, i, 1, false});
+  void add_repeated(std::int32_t first, std::int32_t count) {
+    for (std::int32_t i = first; i < first + count; ++i) add({index_, i, 1, false});
   }
 
   // Grouped parts as large as the budget allows; a part for which the repeated form costs less
   // takes that.
-  void add_cheaper(std::int32_t g, std::int32_t count) {
+  void add_cheaper(std::int32_t count) {
     std::int32_t first = 0, parts = 0;
     while (first < count) {
-      std::int64_t rows = prompt_rows(group(g)) + response_rows(group(g), first);
+      std::int64_t rows = prompt_rows(group_) + response_rows(group_, first);
       std::int32_t end = first + 1;
-      while (end < count && rows + response_rows(group(g), end) <= config_.max_rows_per_microbatch)
-        rows += response_rows(group(g), end++);
-      const MicrobatchPart grouped{g, first, end - first, true};
+      while (end < count && rows + response_rows(group_, end) <= config_.max_rows_per_microbatch)
+        rows += response_rows(group_, end++);
+      const MicrobatchPart grouped{index_, first, end - first, true};
       MicrobatchPart repeated = grouped;
       repeated.grouped = false;
-      if (cost_(work_of_part(group(g), grouped, edges_)) <=
-          cost_(work_of_part(group(g), repeated, edges_)))
+      if (cost_(work_of(group_, grouped, edges_)) <= cost_(work_of(group_, repeated, edges_)))
         add(grouped);
       else
-        add_repeated(g, first, end - first);
+        add_repeated(first, end - first);
       first = end;
       ++parts;
     }
-    plan_.fallbacks += parts > 1;
+    cut_.is_fallback = parts > 1;
   }
 
   void add(const MicrobatchPart& part) {
-    const std::int64_t rows = work_of_part(group(part.group), part, edges_).rows;
-    const std::int64_t budget = config_.max_rows_per_microbatch;
-    COPPICE_CHECK(rows <= budget, "group \"{}\": {} rows for a budget of {}",
-                  group(part.group).name, rows, budget);
-    auto& all = plan_.microbatches;
-    if (all.empty() || all.back().rows + rows > budget) all.emplace_back();
-    all.back().parts.push_back(part);
-    all.back().rows += rows;
-    ++(part.grouped ? plan_.grouped_parts : plan_.repeated_parts);
+    const PackedWork work = work_of(group_, part, edges_);
+    COPPICE_CHECK(work.rows <= config_.max_rows_per_microbatch,
+                  "group \"{}\": {} rows for a budget of {}", group_.name, work.rows,
+                  config_.max_rows_per_microbatch);
+    cut_.parts.push_back({part, work});
+    cut_.cost += cost_(work);
   }
 
-  std::span<const Group> groups_;
+  const Group& group_;
+  std::int32_t index_;
   const BatchingConfig& config_;
   EdgeTokens edges_;
   const PackingCost& cost_;
-  MicrobatchPlan plan_;
+  GroupParts cut_;
 };
 
 }  // namespace
 
-PackedWork work_of(const PackedBatch& batch) {
-  PackedWork work{batch.rows(), batch.plan.visible_pairs(), 0};
-  std::int64_t last = -1;
-  for (const PredictionEdge& edge : batch.edges) {
-    work.edge_rows += edge.row != last;
-    last = edge.row;
-  }
-  return work;
-}
-
-void add(PackedWork& sum, const PackedWork& work) {
-  sum.rows += work.rows;
-  sum.visible_pairs += work.visible_pairs;
-  sum.edge_rows += work.edge_rows;
+std::string_view sharing_name(std::int64_t grouped_parts, std::int64_t repeated_parts) {
+  if (grouped_parts > 0) return repeated_parts > 0 ? "MIXED" : "GROUPED";
+  return repeated_parts > 0 ? "REPEATED" : "";
 }
 
 std::string_view MicrobatchPlan::sharing_name() const {
-  if (grouped_parts > 0) return repeated_parts > 0 ? "MIXED" : "GROUPED";
-  return repeated_parts > 0 ? "REPEATED" : "";
+  return coppice::sharing_name(grouped_parts, repeated_parts);
 }
 
 void check_row_budget(std::span<const Group> groups, const BatchingConfig& config) {
@@ -180,46 +140,39 @@ void check_row_budget(std::span<const Group> groups, const BatchingConfig& confi
   problems.throw_if_any<ConfigError>();
 }
 
-MicrobatchPlan plan_microbatches(std::span<const Group> groups, const BatchingConfig& config,
-                                 EdgeTokens edges, const PackingCost& cost) {
-  return Planner(groups, config, edges, cost).run();
+std::vector<GroupParts> part_groups(std::span<const Group> groups, const BatchingConfig& config,
+                                    EdgeTokens edges, const PackingCost& cost) {
+  std::vector<GroupParts> parts;
+  for (std::int32_t g = 0; g < static_cast<std::int32_t>(groups.size()); ++g)
+    parts.push_back(GroupCutter(groups, g, config, edges, cost).run());
+  return parts;
 }
 
-PackedBatch pack(std::span<const Group> groups, const Microbatch& microbatch, EdgeTokens edges) {
-  PackedBatch batch;
-  std::vector<SegmentSpec> segments;
-  std::vector<SegmentTargets> targets;
-  const auto append = [&](const std::vector<std::int32_t>& ids) {
-    batch.token_ids.insert(batch.token_ids.end(), ids.begin(), ids.end());
-  };
-  for (const MicrobatchPart& part : microbatch.parts) {
-    const Group& group = groups[static_cast<std::size_t>(part.group)];
-    const std::int64_t p = prompt_rows(group);
-    const auto root = static_cast<std::int32_t>(segments.size());
-    if (part.grouped) {
-      append(group.prompt_ids);
-      segments.push_back({p, -1});
-      targets.push_back({});
+MicrobatchPlan fill_microbatches(std::span<const GroupParts> parts,
+                                 std::span<const std::int32_t> chosen,
+                                 const BatchingConfig& config) {
+  MicrobatchPlan plan;
+  for (const std::int32_t g : chosen) {
+    const GroupParts& group = parts[static_cast<std::size_t>(g)];
+    for (const auto& [part, work] : group.parts) {
+      auto& all = plan.microbatches;
+      if (all.empty() || all.back().work.rows + work.rows > config.max_rows_per_microbatch)
+        all.emplace_back();
+      all.back().parts.push_back(part);
+      add(all.back().work, work);
+      add(plan.work, work);
+      ++(part.grouped ? plan.grouped_parts : plan.repeated_parts);
     }
-    for (std::int32_t i = part.first_response; i < part.first_response + part.response_count; ++i) {
-      const Response& response = group.responses[static_cast<std::size_t>(i)];
-      if (!part.grouped) append(group.prompt_ids);
-      append(response.ids);
-      const std::int64_t r = std::ssize(response.ids);
-      segments.push_back(part.grouped ? SegmentSpec{r, root} : SegmentSpec{p + r, -1});
-      SegmentTargets target{.group = part.group, .response = i};
-      if (r > 0) target.first_target = part.grouped ? 0 : p;
-      if (edges == EdgeTokens::kInLoss) target.is_target = response.loss_mask;
-      targets.push_back(target);
-    }
+    plan.fallbacks += group.is_fallback;
   }
-  const PrefixForest forest(segments);
-  batch.positions = forest.positions();
-  batch.plan = AttentionPlan(forest);
-  batch.edges = prediction_edges(forest, batch.token_ids, targets);
-  COPPICE_CHECK(batch.rows() == microbatch.rows, "{} rows packed, {} planned", batch.rows(),
-                microbatch.rows);
-  return batch;
+  return plan;
+}
+
+MicrobatchPlan plan_microbatches(std::span<const Group> groups, const BatchingConfig& config,
+                                 EdgeTokens edges, const PackingCost& cost) {
+  std::vector<std::int32_t> all(groups.size());
+  std::iota(all.begin(), all.end(), 0);
+  return fill_microbatches(part_groups(groups, config, edges, cost), all, config);
 }
 
 std::int64_t logical_rows(const Group& group) {

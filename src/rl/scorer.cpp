@@ -1,47 +1,60 @@
 #include "rl/scorer.hpp"
 
+#include "rl/step_plan.hpp"
+#include "rl/token_figures.hpp"
+
 namespace coppice {
 
 PackingCost packing_cost(const ModelConfig& config) {
   return [&config](const PackedWork& work) { return executed_flops(config, work); };
 }
 
-std::vector<GroupScores> score_groups(
-    ExecContext& ctx, PolicyModel& model, std::span<const Group> groups,
-    const BatchingConfig& batching, double temperature, ScoreReport* report,
-    const std::function<void(std::int64_t, std::int64_t)>& progress) {
+std::vector<GroupScores> score_groups(ExecContext& ctx, ProcessGrid& grid, PolicyModel& model,
+                                      std::span<const Group> groups, const BatchingConfig& batching,
+                                      double temperature, ScoreReport* report,
+                                      const ScoreProgress& progress) {
   check_row_budget(groups, batching);
-  const MicrobatchPlan plan =
-      plan_microbatches(groups, batching, EdgeTokens::kAll, packing_cost(model.config()));
-  ScoreReport figures;
-  figures.microbatches = std::ssize(plan.microbatches);
-  figures.fallbacks = plan.fallbacks;
-  figures.sharing = plan.sharing_name();
+  const RowPlace rows = row_place(model.config(), grid.parallel());
+  const StepPlan plan = plan_step(groups, batching, EdgeTokens::kAll, packing_cost(model.config()),
+                                  grid.sizes().data, rows);
+  TokenFigures figures(groups);
+  std::int64_t done = 0;
+  const auto my_rank = static_cast<std::size_t>(grid.coordinates().dp_rank);
+  for (const Microbatch& microbatch : plan.ranks[my_rank].microbatches) {
+    if (!microbatch.empty()) {
+      const PackedBatch batch = pack(groups, microbatch, EdgeTokens::kAll, rows);
+      std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
+      model.score(ctx, batch, temperature, logprobs, entropies);
+      figures.keep(batch, logprobs, entropies);
+    }
+    if (progress) progress(++done, plan.microbatches());
+  }
+  figures.gather(ctx.stream, grid.replicas(), groups, EdgeTokens::kAll);
 
+  ScoreReport totals{.work = plan.work,
+                     .alignment_rows = plan.alignment_rows,
+                     .microbatches = plan.microbatches(),
+                     .fallbacks = plan.fallbacks,
+                     .sharing = plan.sharing_name()};
   std::vector<GroupScores> scores(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    figures.logical_rows += logical_rows(groups[g]);
-    for (const Response& response : groups[g].responses)
+    totals.logical_rows += logical_rows(groups[g]);
+    for (std::size_t r = 0; r < groups[g].responses.size(); ++r) {
+      const auto logprobs = figures.logprobs(g, r), entropies = figures.entropies(g, r);
       scores[g].push_back(
-          {std::vector<double>(response.ids.size()), std::vector<double>(response.ids.size())});
-  }
-  std::int64_t done = 0;
-  for (const Microbatch& microbatch : plan.microbatches) {
-    const PackedBatch batch = pack(groups, microbatch, EdgeTokens::kAll);
-    std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
-    model.score(ctx, batch, temperature, logprobs, entropies);
-    for (std::size_t i = 0; i < batch.edges.size(); ++i) {
-      const PredictionEdge& edge = batch.edges[i];
-      ResponseScores& response =
-          scores[static_cast<std::size_t>(edge.group)][static_cast<std::size_t>(edge.response)];
-      response.logprobs[static_cast<std::size_t>(edge.offset)] = logprobs[i];
-      response.entropies[static_cast<std::size_t>(edge.offset)] = entropies[i];
+          {{logprobs.begin(), logprobs.end()}, {entropies.begin(), entropies.end()}});
     }
-    add(figures.work, work_of(batch));
-    if (progress) progress(++done, std::ssize(plan.microbatches));
   }
-  if (report != nullptr) *report = figures;
+  if (report != nullptr) *report = totals;
   return scores;
+}
+
+std::vector<GroupScores> score_groups(ExecContext& ctx, PolicyModel& model,
+                                      std::span<const Group> groups, const BatchingConfig& batching,
+                                      double temperature, ScoreReport* report,
+                                      const ScoreProgress& progress) {
+  ProcessGrid one_rank;
+  return score_groups(ctx, one_rank, model, groups, batching, temperature, report, progress);
 }
 
 }  // namespace coppice

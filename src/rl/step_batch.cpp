@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "rl/advantages.hpp"
@@ -10,8 +9,6 @@
 
 namespace coppice {
 namespace {
-
-constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 std::optional<double> mean_of(const std::vector<double>& values) {
   if (values.empty()) return std::nullopt;
@@ -40,6 +37,7 @@ StepBatch::StepBatch(std::vector<Group> groups, const LossConfig& loss,
                      const AdvantageConfig& advantage)
     : loss_(loss), uses_advantages_(traits_of(loss.kind).uses_advantages) {
   for (Group& group : groups) add_group(std::move(group), advantage);
+  figures_of_tokens_ = TokenFigures(groups_);
   for (std::size_t g = 0; g < groups_.size(); ++g)
     for (std::size_t r = 0; r < groups_[g].responses.size(); ++r)
       terms_[g][r].weight = token_weight(loss_, totals_, groups_[g].responses[r].loss_tokens());
@@ -65,9 +63,6 @@ void StepBatch::add_group(Group group, const AdvantageConfig& advantage) {
   auto& terms = terms_.emplace_back(group.responses.size());
   for (std::size_t r = 0; r < group.responses.size(); ++r) {
     const Response& response = group.responses[r];
-    const std::size_t tokens = response.ids.size();
-    terms[r].logprobs.assign(tokens, kUnknown);
-    terms[r].entropies.assign(tokens, kUnknown);
     totals_.count(response.loss_tokens());
     ++figures_.responses;
     figures_.truncated_responses += response.truncated;
@@ -95,8 +90,11 @@ void StepBatch::finish_figures() {
 }
 
 void StepBatch::adopt_current_as_old() {
-  for (auto& group : terms_)
-    for (Terms& terms : group) terms.old_logprobs = terms.logprobs;
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    for (std::size_t r = 0; r < groups_[g].responses.size(); ++r) {
+      const auto logprobs = figures_of_tokens_.logprobs(g, r);
+      terms_[g][r].old_logprobs.assign(logprobs.begin(), logprobs.end());
+    }
   has_old_ = true;
 }
 
@@ -116,10 +114,10 @@ void StepBatch::set_old_logprobs(std::span<const double> values) {
                      "tokens (it belongs to other rollouts).",
                      values.size(), figures_.response_ids)});
   auto next = values.begin();
-  for (auto& group : terms_)
-    for (Terms& terms : group) {
-      const auto end = next + std::ssize(terms.logprobs);
-      terms.old_logprobs.assign(next, end);
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    for (std::size_t r = 0; r < groups_[g].responses.size(); ++r) {
+      const auto end = next + std::ssize(groups_[g].responses[r].ids);
+      terms_[g][r].old_logprobs.assign(next, end);
       next = end;
     }
   has_old_ = true;
@@ -129,11 +127,11 @@ ResponseSpans StepBatch::spans(std::size_t group, std::size_t response, std::siz
                                std::size_t count) const {
   const Response& data = groups_[group].responses[response];
   const Terms& terms = terms_[group][response];
-  const auto part = [&](const std::vector<double>& values) {
-    return values.empty() ? std::span<const double>() : std::span(values).subspan(first, count);
+  const auto part = [&](std::span<const double> values) {
+    return values.empty() ? values : values.subspan(first, count);
   };
-  return {.logprobs = part(terms.logprobs),
-          .entropies = part(terms.entropies),
+  return {.logprobs = part(figures_of_tokens_.logprobs(group, response)),
+          .entropies = part(figures_of_tokens_.entropies(group, response)),
           .old_logprobs = has_old_ ? part(terms.old_logprobs) : std::span<const double>(),
           .ref_logprobs = part(data.ref_logprobs),
           .advantages = part(terms.advantages),
@@ -158,17 +156,6 @@ EdgeCoefficients StepBatch::coefficients(const PackedBatch& microbatch) const {
       policy_loss(loss_, token, c.subspan(i, 1), e.subspan(i, 1), unused);
     }
   };
-}
-
-void StepBatch::keep(const PackedBatch& microbatch, std::span<const double> logprobs,
-                     std::span<const double> entropies) {
-  for (std::size_t i = 0; i < microbatch.edges.size(); ++i) {
-    const PredictionEdge& edge = microbatch.edges[i];
-    Terms& terms =
-        terms_[static_cast<std::size_t>(edge.group)][static_cast<std::size_t>(edge.response)];
-    terms.logprobs[static_cast<std::size_t>(edge.offset)] = logprobs[i];
-    terms.entropies[static_cast<std::size_t>(edge.offset)] = entropies[i];
-  }
 }
 
 LossSums StepBatch::sums() const {

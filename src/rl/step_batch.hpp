@@ -11,6 +11,7 @@
 #include "model/packed_batch.hpp"
 #include "rl/policy_loss.hpp"
 #include "rl/rollouts.hpp"
+#include "rl/token_figures.hpp"
 
 namespace coppice {
 
@@ -53,8 +54,16 @@ class StepBatch {
   EdgeCoefficients coefficients(const PackedBatch& microbatch) const;
   /// Keeps the model's figures of a micro-batch's edges.
   void keep(const PackedBatch& microbatch, std::span<const double> logprobs,
-            std::span<const double> entropies);
-  /// Sums over the batch from what was kept, in the order of the groups: the same for every cut.
+            std::span<const double> entropies) {
+    figures_of_tokens_.keep(microbatch, logprobs, entropies);
+  }
+  /// Ends a pass over the batch: every rank gets what the others kept (rl/token_figures.hpp). Comes
+  /// before sums() and adopt_current_as_old(); on one rank it only checks.
+  void gather(Stream& stream, Communicator& replicas) {
+    figures_of_tokens_.gather(stream, replicas, groups_, EdgeTokens::kInLoss);
+  }
+  /// Sums over the batch from what was kept, in the order of the groups: the same bits for every
+  /// cut and, once gathered, on every rank.
   LossSums sums() const;
 
  private:
@@ -62,7 +71,6 @@ class StepBatch {
     double weight = 0.0;
     std::vector<double> advantages;  ///< [ids]; empty where the loss uses none
     std::vector<double> old_logprobs;
-    std::vector<double> logprobs, entropies;  ///< [ids]; NaN where nothing was kept
   };
   void add_group(Group group, const AdvantageConfig& advantage);
   void finish_figures();
@@ -74,6 +82,7 @@ class StepBatch {
   bool has_old_ = false;
   std::vector<Group> groups_;
   std::vector<std::vector<Terms>> terms_;  // per group and response
+  TokenFigures figures_of_tokens_;
   BatchTotals totals_;
   BatchFigures figures_;
   std::vector<double> rewards_, absolute_advantages_;  // per response that has one

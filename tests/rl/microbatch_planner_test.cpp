@@ -1,6 +1,6 @@
-// Packings worked by hand, and properties of plans over random groups: the budget is strict, every
-// token is packed once (grouped) or with its own prompt (repeated), every learning token has one
-// edge. Sizes are compared with a mask made pair by pair.
+// Properties of plans over random groups: the budget is strict, every token is packed once (grouped)
+// or with its own prompt (repeated), every learning token has one edge. Sizes are compared with a
+// mask made pair by pair.
 #include "rl/microbatch_planner.hpp"
 
 #include <gmock/gmock.h>
@@ -9,106 +9,16 @@
 #include <map>
 #include <set>
 
-#include "core/rng.hpp"
+#include "rl/example_groups.hpp"
 
 namespace coppice {
 namespace {
 
-using testing::ElementsAre;
+using test::group_of;
+using test::random_groups;
+using test::some_flops;
 using testing::HasSubstr;
 using testing::SizeIs;
-
-Group group_of(std::vector<std::int32_t> prompt, std::vector<std::vector<std::int32_t>> responses,
-               const std::string& name = "g0") {
-  Group group{name, std::move(prompt), {}, 1};
-  for (auto& ids : responses) {
-    Response response;
-    response.loss_mask.assign(ids.size(), 1);
-    response.ids = std::move(ids);
-    group.responses.push_back(std::move(response));
-  }
-  return group;
-}
-
-// Groups of random sizes, prompts of 1 to 40, responses of 0 to 30 tokens, some of them masked.
-std::vector<Group> random_groups(std::size_t count, std::uint64_t seed) {
-  const RandomStream random(seed, "groups");
-  std::uint64_t draw = 0;
-  const auto below = [&](std::uint64_t bound) { return random.below(bound, draw++); };
-  std::vector<Group> groups;
-  for (std::size_t g = 0; g < count; ++g) {
-    std::vector<std::vector<std::int32_t>> responses(1 + below(6));
-    for (auto& ids : responses) ids.assign(below(31), static_cast<std::int32_t>(below(50)));
-    groups.push_back(
-        group_of(std::vector<std::int32_t>(1 + below(40), 7), responses, fmt::format("g{}", g)));
-    for (Response& response : groups.back().responses)
-      for (auto& bit : response.loss_mask) bit = below(4) > 0;
-  }
-  return groups;
-}
-
-double flops(const PackedWork& work) {
-  return 1000.0 * static_cast<double>(work.rows) + 4.0 * static_cast<double>(work.visible_pairs) +
-         500.0 * static_cast<double>(work.edge_rows);
-}
-
-// P = [1, 2], R = [10, 11], [20, 21, 22], the example of math.md section 1.
-TEST(Pack, GroupedAsWorkedByHand) {
-  const std::vector<Group> groups = {group_of({1, 2}, {{10, 11}, {20, 21, 22}})};
-  const auto plan = plan_microbatches(groups, {Sharing::kGrouped, 7}, EdgeTokens::kInLoss, flops);
-  ASSERT_THAT(plan.microbatches, SizeIs(1));
-  const PackedBatch batch = pack(groups, plan.microbatches[0], EdgeTokens::kInLoss);
-  EXPECT_THAT(batch.token_ids, ElementsAre(1, 2, 10, 11, 20, 21, 22));
-  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 2, 3, 4));
-  EXPECT_THAT(batch.edges,
-              ElementsAre(PredictionEdge{1, 10, 0, 0, 0}, PredictionEdge{1, 20, 0, 1, 0},
-                          PredictionEdge{2, 11, 0, 0, 1}, PredictionEdge{4, 21, 0, 1, 1},
-                          PredictionEdge{5, 22, 0, 1, 2}));
-  const PackedWork work = work_of(batch);
-  EXPECT_EQ(work.rows, 7);
-  EXPECT_EQ(work.visible_pairs, 3 + (2 * 2 + 3) + (3 * 2 + 6));
-  EXPECT_EQ(work.edge_rows, 4);
-  EXPECT_EQ(plan.sharing_name(), "GROUPED");
-  EXPECT_EQ(logical_rows(groups[0]), 9);
-}
-
-TEST(Pack, RepeatedAsWorkedByHand) {
-  const std::vector<Group> groups = {group_of({1, 2}, {{10, 11}, {20, 21, 22}})};
-  const auto plan = plan_microbatches(groups, {Sharing::kRepeated, 9}, EdgeTokens::kInLoss, flops);
-  ASSERT_THAT(plan.microbatches, SizeIs(1));
-  const PackedBatch batch = pack(groups, plan.microbatches[0], EdgeTokens::kInLoss);
-  EXPECT_THAT(batch.token_ids, ElementsAre(1, 2, 10, 11, 1, 2, 20, 21, 22));
-  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 4));
-  EXPECT_THAT(batch.edges,
-              ElementsAre(PredictionEdge{1, 10, 0, 0, 0}, PredictionEdge{2, 11, 0, 0, 1},
-                          PredictionEdge{5, 20, 0, 1, 0}, PredictionEdge{6, 21, 0, 1, 1},
-                          PredictionEdge{7, 22, 0, 1, 2}));
-  EXPECT_EQ(work_of(batch).visible_pairs, 10 + 15);
-  EXPECT_EQ(work_of(batch).edge_rows, 5);
-  EXPECT_EQ(plan.sharing_name(), "REPEATED");
-}
-
-// A token outside the loss keeps its place in the context and has an edge only when scoring.
-TEST(Pack, AMaskedTokenIsPackedAndHasNoEdgeInTraining) {
-  std::vector<Group> groups = {group_of({1}, {{0, 2, 3}})};  // 0 and 2 might be pad and eos ids
-  groups[0].responses[0].loss_mask = {1, 0, 1};
-  const Microbatch microbatch{{{0, 0, 1, true}}, 4};
-  const PackedBatch train = pack(groups, microbatch, EdgeTokens::kInLoss);
-  EXPECT_THAT(train.token_ids, ElementsAre(1, 0, 2, 3));
-  EXPECT_THAT(train.edges,
-              ElementsAre(PredictionEdge{0, 0, 0, 0, 0}, PredictionEdge{2, 3, 0, 0, 2}));
-  EXPECT_THAT(pack(groups, microbatch, EdgeTokens::kAll).edges, SizeIs(3));
-}
-
-TEST(Pack, EqualPromptsOfTwoGroupsStayApart) {
-  const std::vector<Group> groups = {group_of({1, 2}, {{5}}, "a"), group_of({1, 2}, {{6}}, "b")};
-  const auto plan = plan_microbatches(groups, {Sharing::kAuto, 100}, EdgeTokens::kAll, flops);
-  ASSERT_THAT(plan.microbatches, SizeIs(1));
-  const PackedBatch batch = pack(groups, plan.microbatches[0], EdgeTokens::kAll);
-  EXPECT_EQ(batch.rows(), 6);
-  EXPECT_THAT(batch.edges,
-              ElementsAre(PredictionEdge{1, 5, 0, 0, 0}, PredictionEdge{4, 6, 1, 0, 0}));
-}
 
 class PlannerProperties : public testing::TestWithParam<std::tuple<Sharing, int>> {};
 
@@ -117,11 +27,11 @@ TEST_P(PlannerProperties, EveryTokenIsPackedInsideTheBudgetAndEveryLearningToken
   const auto groups = random_groups(12, static_cast<std::uint64_t>(seed));
   const std::int64_t budget = sharing == Sharing::kGrouped ? 220 : 75;
   for (const EdgeTokens edges : {EdgeTokens::kInLoss, EdgeTokens::kAll}) {
-    const auto plan = plan_microbatches(groups, {sharing, budget}, edges, flops);
+    const auto plan = plan_microbatches(groups, {sharing, budget}, edges, some_flops);
     std::map<std::tuple<int, int, int>, int> seen;
     std::int64_t rows = 0;
     for (const Microbatch& microbatch : plan.microbatches) {
-      EXPECT_LE(microbatch.rows, budget);
+      EXPECT_LE(microbatch.work.rows, budget);
       const PackedBatch batch = pack(groups, microbatch, edges);
       rows += batch.rows();
       std::set<std::int64_t> edge_rows;
@@ -131,18 +41,15 @@ TEST_P(PlannerProperties, EveryTokenIsPackedInsideTheBudgetAndEveryLearningToken
         const auto& response = groups[edge.group].responses[edge.response];
         EXPECT_EQ(edge.target, response.ids[edge.offset]);
       }
-      // Pair by pair: a row sees the prompt it shares, and its own tokens up to itself.
+      // Pair by pair: a row sees what its own or an ancestor segment holds up to it.
       std::int64_t pairs = 0;
-      for (const MicrobatchPart& part : microbatch.parts) {
-        const std::int64_t prompt = std::ssize(groups[part.group].prompt_ids);
-        if (part.grouped)
-          for (std::int64_t row = 0; row < prompt; ++row) pairs += row + 1;
-        for (int i = part.first_response; i < part.first_response + part.response_count; ++i) {
-          const std::int64_t length = std::ssize(groups[part.group].responses[i].ids);
-          for (std::int64_t row = part.grouped ? prompt : 0; row < prompt + length; ++row)
-            pairs += row + 1;
-        }
-      }
+      const PrefixForest forest = forest_of(groups, microbatch);
+      const auto segments = forest.segments();
+      for (std::size_t s = 0; s < segments.size(); ++s)
+        for (std::int64_t row = segments[s].begin; row < segments[s].end(); ++row)
+          for (std::int32_t a = static_cast<std::int32_t>(s); a >= 0; a = segments[a].parent)
+            for (std::int64_t key = segments[a].begin; key < segments[a].end(); ++key)
+              pairs += key <= row;
       EXPECT_EQ(work_of(batch).visible_pairs, pairs);
       EXPECT_EQ(work_of(batch).edge_rows, std::ssize(edge_rows));
     }
@@ -173,13 +80,13 @@ INSTANTIATE_TEST_SUITE_P(Random, PlannerProperties,
 TEST(Planner, AutoCutsAGroupThatDoesNotFitIntoGroupedPartsAndCountsThat) {
   const std::vector<std::int32_t> ids(20, 1);
   const std::vector<Group> groups = {group_of(std::vector<std::int32_t>(10, 2), {ids, ids, ids})};
-  const auto plan = plan_microbatches(groups, {Sharing::kAuto, 50}, EdgeTokens::kAll, flops);
+  const auto plan = plan_microbatches(groups, {Sharing::kAuto, 50}, EdgeTokens::kAll, some_flops);
   ASSERT_THAT(plan.microbatches, SizeIs(2));
-  EXPECT_EQ(plan.microbatches[0].rows, 50);
-  EXPECT_EQ(plan.microbatches[1].rows, 30);
+  EXPECT_EQ(plan.microbatches[0].work.rows, 50);
+  EXPECT_EQ(plan.microbatches[1].work.rows, 30);
   EXPECT_EQ(plan.fallbacks, 1);
   EXPECT_EQ(plan.sharing_name(), "GROUPED");
-  EXPECT_EQ(plan_microbatches(groups, {Sharing::kAuto, 70}, EdgeTokens::kAll, flops).fallbacks, 0);
+  EXPECT_EQ(plan_microbatches(groups, {Sharing::kAuto, 70}, EdgeTokens::kAll, some_flops).fallbacks, 0);
 }
 
 TEST(Planner, AutoTakesTheRepeatedFormWhereItCostsLess) {

@@ -143,7 +143,7 @@ TEST(StepBatch, OldLogprobsComeBackAsTheyWereSaved) {
   StepBatch batch(two_groups(), default_loss(LossKind::kGrpo), default_advantage(LossKind::kGrpo));
   EXPECT_FALSE(batch.has_old_logprobs());
   const PackedBatch packed =
-      pack(batch.groups(), {{{0, 0, 2, true}, {1, 0, 2, true}}, 10}, EdgeTokens::kInLoss);
+      pack(batch.groups(), {{{0, 0, 2, true}, {1, 0, 2, true}}, {.rows = 10}}, EdgeTokens::kInLoss);
   std::vector<double> logprobs;
   for (const PredictionEdge& edge : packed.edges) logprobs.push_back(made_up(edge));
   batch.keep(packed, logprobs, std::vector<double>(logprobs.size()));
