@@ -52,8 +52,8 @@ PackedBatch whole_batch(Layout layout, std::int64_t row_multiple) {
   batch.alignment_rows = alignment_rows(forest.rows(), row_multiple);
   batch.token_ids = std::move(layout.token_ids);
   batch.token_ids.resize(batch.token_ids.size() + static_cast<std::size_t>(batch.alignment_rows));
-  layout.segments.resize(
-      layout.segments.size() + static_cast<std::size_t>(batch.alignment_rows), {1, -1});
+  layout.segments.resize(layout.segments.size() + static_cast<std::size_t>(batch.alignment_rows),
+                         {1, -1});
   const PrefixForest aligned(layout.segments);
   batch.positions = aligned.positions();
   batch.plan = AttentionPlan(aligned);
@@ -85,8 +85,7 @@ PackedBatch batch_of_rank(const Layout& layout, const RowPlace& place) {
   const auto shared = partition.rank_shared_rows();
   batch.shared.rank_rows.assign(shared.begin(), shared.end());
   for (const RowRun& run : partition.shared_runs_of(place.cp_rank))
-    for (std::int64_t i = 0; i < run.length; ++i)
-      batch.shared.rows.push_back(run.local_begin + i);
+    for (std::int64_t i = 0; i < run.length; ++i) batch.shared.rows.push_back(run.local_begin + i);
   return batch;
 }
 

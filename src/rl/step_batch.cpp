@@ -74,7 +74,7 @@ void StepBatch::add_group(Group group, const AdvantageConfig& advantage) {
       terms[r].advantages = response.advantages;
       if (const auto mean = mean_absolute(response)) absolute_advantages_.push_back(*mean);
     } else {
-      terms[r].advantages.assign(tokens, of_responses[r]);
+      terms[r].advantages.assign(response.ids.size(), of_responses[r]);
       absolute_advantages_.push_back(std::abs(of_responses[r]));
     }
   }

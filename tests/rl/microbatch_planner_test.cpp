@@ -1,6 +1,6 @@
-// Properties of plans over random groups: the budget is strict, every token is packed once (grouped)
-// or with its own prompt (repeated), every learning token has one edge. Sizes are compared with a
-// mask made pair by pair.
+// Properties of plans over random groups: the budget is strict, every token is packed once
+// (grouped) or with its own prompt (repeated), every learning token has one edge. Sizes are
+// compared with a mask made pair by pair.
 #include "rl/microbatch_planner.hpp"
 
 #include <gmock/gmock.h>
@@ -86,7 +86,8 @@ TEST(Planner, AutoCutsAGroupThatDoesNotFitIntoGroupedPartsAndCountsThat) {
   EXPECT_EQ(plan.microbatches[1].work.rows, 30);
   EXPECT_EQ(plan.fallbacks, 1);
   EXPECT_EQ(plan.sharing_name(), "GROUPED");
-  EXPECT_EQ(plan_microbatches(groups, {Sharing::kAuto, 70}, EdgeTokens::kAll, some_flops).fallbacks, 0);
+  EXPECT_EQ(plan_microbatches(groups, {Sharing::kAuto, 70}, EdgeTokens::kAll, some_flops).fallbacks,
+            0);
 }
 
 TEST(Planner, AutoTakesTheRepeatedFormWhereItCostsLess) {

@@ -158,17 +158,19 @@ TEST(Pack, WholeSequencesOnTwoRanksShareNothing) {
 TEST(Pack, ARankWithoutRowsStillKnowsWhatTheOthersShare) {
   const std::vector<Group> groups = {group_of({1}, {{5, 6}})};
   const auto microbatch = only_microbatch(groups, Sharing::kGrouped, EdgeTokens::kAll);
-  std::int64_t rows = 0;
+  std::int64_t rows = 0, without_rows = 0;
   std::set<std::vector<std::int64_t>> rank_rows;
   for (int cp_rank = 0; cp_rank < 8; ++cp_rank) {
     const PackedBatch batch =
         pack(groups, microbatch, EdgeTokens::kAll,
              {.cp_rank = cp_rank, .cp_size = 8, .row_multiple = 2, .costs = {100, 1}});
-    EXPECT_EQ(batch.rows(), batch.alignment_rows * 2);  // of 0 or 1 rows
+    EXPECT_EQ(batch.rows() % 2, 0);
+    without_rows += batch.rows() == 0;
     rows += work_of(batch).rows;
     rank_rows.insert(batch.shared.rank_rows);
   }
   EXPECT_EQ(rows, 3);
+  EXPECT_GE(without_rows, 5);
   EXPECT_THAT(rank_rows, SizeIs(1));
   EXPECT_THAT(*rank_rows.begin(), SizeIs(8));
 }
@@ -222,9 +224,8 @@ class PackedRanks : public testing::TestWithParam<std::tuple<int, int>> {};
 // with positions left running over the rank's rows.
 TEST_P(PackedRanks, TogetherAreTheWholeMicrobatch) {
   const auto [cp_size, seed] = GetParam();
-  const auto groups =
-      test::random_groups_of_distinct_tokens(1 + static_cast<std::size_t>(seed) % 4,
-                                             static_cast<std::uint64_t>(seed));
+  const auto groups = test::random_groups_of_distinct_tokens(1 + static_cast<std::size_t>(seed) % 4,
+                                                             static_cast<std::uint64_t>(seed));
   const std::int64_t multiple = 1 + seed % 3;
   for (const Sharing sharing : {Sharing::kGrouped, Sharing::kRepeated})
     for (const EdgeTokens edges : {EdgeTokens::kInLoss, EdgeTokens::kAll}) {
@@ -232,11 +233,9 @@ TEST_P(PackedRanks, TogetherAreTheWholeMicrobatch) {
       std::vector<PackedBatch> ranks;
       std::vector<std::int32_t> gathered;  // tokens, in gathering order
       for (int rank = 0; rank < cp_size; ++rank) {
-        ranks.push_back(pack(groups, microbatch, edges,
-                             {.cp_rank = rank,
-                              .cp_size = cp_size,
-                              .row_multiple = multiple,
-                              .costs = {200, 1}}));
+        ranks.push_back(pack(
+            groups, microbatch, edges,
+            {.cp_rank = rank, .cp_size = cp_size, .row_multiple = multiple, .costs = {200, 1}}));
         for (const std::int64_t row : ranks.back().shared.rows)
           gathered.push_back(ranks.back().token_ids.at(static_cast<std::size_t>(row)));
       }
@@ -263,7 +262,10 @@ TEST_P(PackedRanks, TogetherAreTheWholeMicrobatch) {
                 const auto& tokens = range.space == 0 ? batch.token_ids : gathered;
                 const auto query = batch.token_ids.at(static_cast<std::size_t>(run.begin + q));
                 const auto key = tokens.at(static_cast<std::size_t>(range.begin + k));
-                ++(query == 0 && key == 0 ? alone : pairs[{query, key}]);
+                if (query == 0 && key == 0)
+                  ++alone;
+                else
+                  ++pairs[{query, key}];
               }
             }
         alone -= batch.alignment_rows;

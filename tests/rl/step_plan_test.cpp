@@ -47,8 +47,7 @@ TEST(DealGroups, LargestFirstToTheLeastLoadedAsWorkedByHand) {
 TEST(StepPlan, AGroupCostsItsPrefixOnceWhereItIsPackedOnce) {
   const std::vector<Group> groups = {sized(10, {5, 5, 5, 5}), sized(1, {34}), sized(1, {3})};
   const auto ranks_of = [&](Sharing sharing) {
-    const StepPlan plan =
-        plan_step(groups, {sharing, 100}, EdgeTokens::kAll, rows_alone, 2);
+    const StepPlan plan = plan_step(groups, {sharing, 100}, EdgeTokens::kAll, rows_alone, 2);
     return std::pair(groups_of(plan.ranks[0]), groups_of(plan.ranks[1]));
   };
   const auto grouped = ranks_of(Sharing::kGrouped), repeated = ranks_of(Sharing::kRepeated);

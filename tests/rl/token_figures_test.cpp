@@ -28,7 +28,8 @@ class WithPeer final : public Communicator {
     handed_in.assign(values, values + data.numel());
     for (std::size_t i = 0; i < peer_.size(); ++i) values[i] += peer_[i];
   }
-  void do_all_gather(Stream&, ConstTensorView, TensorView, std::span<const std::int64_t>) override {}
+  void do_all_gather(Stream&, ConstTensorView, TensorView, std::span<const std::int64_t>) override {
+  }
   void do_reduce_scatter(Stream&, ConstTensorView, TensorView,
                          std::span<const std::int64_t>) override {}
   void do_broadcast(Stream&, TensorView, int) override {}
