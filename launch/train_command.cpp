@@ -102,8 +102,9 @@ void train(const Options& options) {
   else
     model = load_model(data.model, session, config.precision, WithGradients::kYes);
   std::optional<Progress> progress;
+  ProcessGrid grid;
   Trainer trainer(
-      session.ctx(), *model, data.source, trainer_config,
+      session.ctx(), *model, data.source, trainer_config, grid,
       {.step_done =
            [&](const StepMetrics& metrics) { progress->update(metrics.step, summary(metrics)); },
        .checkpoint_saved = {}});

@@ -44,6 +44,7 @@ std::string to_json(const StepMetrics& m) {
   json["logical_rows"] = m.logical_rows;
   json["visible_pairs"] = m.visible_pairs;
   json["edge_rows"] = m.edge_rows;
+  json["alignment_rows"] = m.alignment_rows;
   json["loss_tokens"] = m.loss_tokens;
   json["groups"] = m.groups;
   json["responses"] = m.responses;
@@ -71,6 +72,10 @@ std::string to_json(const StepMetrics& m) {
   json["executed_flops"] = static_cast<std::int64_t>(m.executed_flops);
   json["peak_memory_bytes"] = m.peak_memory_bytes;
   json["peak_resident_bytes"] = m.peak_resident_bytes;
+  if (m.communication_bytes) json["communication_bytes"] = *m.communication_bytes;
+  for (const AxisTraffic& axis : m.communication)
+    json["communication"][axis.axis] = {
+        {"calls", axis.calls}, {"bytes", axis.bytes}, {"seconds", axis.seconds}};
   json["bad_steps"] = m.bad_steps;
   json["fallbacks"] = m.fallbacks;
   if (!m.sharing.empty()) json["sharing"] = m.sharing;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace coppice {
 
@@ -18,6 +19,14 @@ struct PhaseTimes {
   std::optional<double> reduce, checkpoint, old_logprobs;
 };
 
+/// What a step sent over one axis of the process grid.
+struct AxisTraffic {
+  std::string axis;        ///< "tensor", "context", "replicas", ...
+  std::int64_t calls = 0;  ///< collectives of one rank, the most over ranks
+  std::int64_t bytes = 0;  ///< payload, summed over ranks
+  double seconds = 0.0;    ///< in collectives, waiting included; the largest over ranks
+};
+
 struct StepMetrics {
   std::int64_t step = 0;  ///< attempts, from 1
   bool skipped = false;
@@ -28,20 +37,23 @@ struct StepMetrics {
   std::optional<double> grad_norm, learning_rate;
 
   std::int64_t rows = 0, logical_rows = 0, edge_rows = 0;
-  std::int64_t visible_pairs = 0;  ///< of one layer and head
+  std::int64_t alignment_rows = 0;  ///< beside `rows`
+  std::int64_t visible_pairs = 0;   ///< of one layer and head
   std::int64_t loss_tokens = 0, groups = 0, responses = 0;
   std::optional<std::int64_t> zero_std_groups;
   std::optional<double> reward_mean, reward_std, advantage_abs_mean;
   std::optional<double> response_length_mean;  ///< ids
   std::optional<double> truncated_fraction;
 
-  std::int64_t microbatches = 0;
-  double step_seconds = 0.0;  ///< without checkpoint and old_logprobs
+  std::int64_t microbatches = 0;  ///< of each rank
+  double step_seconds = 0.0;      ///< without checkpoint and old_logprobs
   PhaseTimes seconds;
   double executed_flops = 0.0;
-  std::int64_t peak_memory_bytes = 0, peak_resident_bytes = 0;
-  std::int64_t bad_steps = 0, fallbacks = 0;  ///< so far in the run
-  std::string sharing;                        ///< "GROUPED", "REPEATED", "MIXED"; empty: no rows
+  std::int64_t peak_memory_bytes = 0, peak_resident_bytes = 0;  ///< of the fullest rank
+  std::optional<std::int64_t> communication_bytes;  ///< payload, summed over ranks and axes
+  std::vector<AxisTraffic> communication;           ///< of axes with several ranks
+  std::int64_t bad_steps = 0, fallbacks = 0;        ///< so far in the run
+  std::string sharing;  ///< "GROUPED", "REPEATED", "MIXED"; empty: no rows
 };
 
 /// One line of metrics.jsonl, without its end. Numbers that are not finite are absent.

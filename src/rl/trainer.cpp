@@ -2,15 +2,13 @@
 
 #include <cmath>
 
-#include "checkpoint/checkpoint_directory.hpp"
 #include "core/stopwatch.hpp"
 #include "optim/grad_norm.hpp"
+#include "rl/parameter_check.hpp"
 #include "rl/scorer.hpp"
 
 namespace coppice {
 namespace {
-
-constexpr const char* kOldLogprobs = "old_logprobs";
 
 void put_figures(const BatchFigures& figures, bool uses_advantages, StepMetrics& metrics) {
   metrics.groups = figures.groups;
@@ -39,18 +37,24 @@ void put_sums(const LossSums& sums, bool uses_advantages, StepMetrics& metrics) 
   metrics.clip_fraction = static_cast<double>(sums.clipped) / tokens;
 }
 
+void add_seconds(std::optional<double>& sum, double seconds) { sum = sum.value_or(0.0) + seconds; }
+
 }  // namespace
 
 Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, TrainerConfig config,
-                 TrainerEvents events)
+                 ProcessGrid& grid, TrainerEvents events)
     : ctx_(ctx),
       model_(model),
       source_(source),
       config_(std::move(config)),
+      grid_(grid),
       events_(std::move(events)),
       parameters_(model.parameters()),
-      optimizer_(config_.optimizer.adamw, parameters_, ctx.memory),
-      metrics_file_(std::in_place, config_.run_dir / "metrics.jsonl", 0, "") {
+      rows_(row_place(model.config(), grid.parallel())),
+      reducer_(grid, config_.zero),
+      optimizer_(config_.optimizer.adamw, parameters_, ctx.memory, reducer_.updated()),
+      traffic_(grid) {
+  if (is_first_rank()) metrics_file_.emplace(config_.run_dir / "metrics.jsonl", 0, "");
   state_.seed = config_.seed;
   auto& total_steps = config_.optimizer.schedule.total_steps;
   if (total_steps == 0)
@@ -59,14 +63,18 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
 }
 
 std::optional<StepMetrics> Trainer::step() {
+  grid_.activity().step = state_.step + 1;
+  enter("plan");
   Stopwatch clock(ctx_.stream);
   StepMetrics metrics;
   if (!take_batch()) return std::nullopt;
   metrics.seconds.plan = clock.lap();
   compute_old_logprobs(metrics);
   clock.lap();
+  traffic_.restart();
   const bool applied = run_step(metrics);
   metrics.step_seconds = metrics.seconds.plan + clock.lap();
+  traffic_.put(ctx_, metrics);
   finish_batch();
   count_step(applied, metrics);
   return metrics;
@@ -88,19 +96,46 @@ void Trainer::finish_batch() {
   batch_.reset();
 }
 
+// Made by every rank alike.
+StepPlan Trainer::plan_of_batch() const {
+  return plan_step(batch_->groups(), config_.batching, EdgeTokens::kInLoss,
+                   packing_cost(model_.config()), grid_.sizes().data, rows_);
+}
+
+// What this rank runs: the empty micro-batches that even out the data ranks are not.
+std::vector<Microbatch> Trainer::mine(const StepPlan& plan) const {
+  std::vector<Microbatch> chosen;
+  const auto rank = static_cast<std::size_t>(grid_.coordinates().dp_rank);
+  for (const Microbatch& microbatch : plan.ranks[rank].microbatches)
+    if (!microbatch.empty()) chosen.push_back(microbatch);
+  return chosen;
+}
+
+void Trainer::put_plan(const StepPlan& plan, StepMetrics& metrics) {
+  metrics.rows = plan.work.rows;
+  metrics.visible_pairs = plan.work.visible_pairs;
+  metrics.edge_rows = plan.work.edge_rows;
+  metrics.logical_rows = batch_->figures().logical_rows;
+  metrics.alignment_rows = plan.alignment_rows;
+  metrics.executed_flops = executed_flops(model_.config(), plan.work);
+  metrics.microbatches = plan.microbatches();
+  metrics.sharing = plan.sharing_name();
+  state_.fallbacks += plan.fallbacks;
+}
+
 // With one update per batch the current log-probs are the old ones, and the ratio exactly 1; with
 // more, those before the first update are, which takes a pass of its own.
 void Trainer::compute_old_logprobs(StepMetrics& metrics) {
   if (!batch_->needs_old_logprobs()) return;
   Stopwatch clock(ctx_.stream);
-  const MicrobatchPlan plan = plan_microbatches(batch_->groups(), config_.batching,
-                                                EdgeTokens::kInLoss, packing_cost(model_.config()));
-  for (const Microbatch& microbatch : plan.microbatches) {
-    const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss);
+  enter("old log-probs");
+  for (const Microbatch& microbatch : mine(plan_of_batch())) {
+    const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss, rows_);
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
     model_.score(ctx_, packed, config_.loss.temperature, logprobs, entropies);
     batch_->keep(packed, logprobs, entropies);
   }
+  batch_->gather(ctx_.stream, grid_.replicas());
   batch_->adopt_current_as_old();
   metrics.seconds.old_logprobs = clock.lap();
 }
@@ -114,8 +149,9 @@ bool Trainer::run_step(StepMetrics& metrics) {
   if (metrics.loss_tokens == 0) return false;
 
   Stopwatch clock(ctx_.stream);
-  const MicrobatchPlan plan = plan_microbatches(batch_->groups(), config_.batching,
-                                                EdgeTokens::kInLoss, packing_cost(model_.config()));
+  enter("plan");
+  const StepPlan plan = plan_of_batch();
+  put_plan(plan, metrics);
   metrics.seconds.plan += clock.lap();
   run_microbatches(plan, metrics);
   const LossSums sums = batch_->sums();
@@ -123,44 +159,53 @@ bool Trainer::run_step(StepMetrics& metrics) {
   return update_weights(sums, metrics);
 }
 
-void Trainer::run_microbatches(const MicrobatchPlan& plan, StepMetrics& metrics) {
-  PackedWork work;
+void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
   PhaseSeconds seconds;
   model_.zero_gradients(ctx_);
-  for (const Microbatch& microbatch : plan.microbatches) {
+  for (const Microbatch& microbatch : mine(plan)) {
+    enter("plan");
     Stopwatch clock(ctx_.stream);
-    const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss);
+    const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss, rows_);
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
     metrics.seconds.plan += clock.lap();
+    enter("forward");
     model_.forward_backward(ctx_, packed, config_.recompute, config_.loss.temperature,
                             batch_->coefficients(packed), logprobs, entropies, &seconds);
     batch_->keep(packed, logprobs, entropies);
-    add(work, work_of(packed));
   }
-  metrics.rows = work.rows;
-  metrics.visible_pairs = work.visible_pairs;
-  metrics.edge_rows = work.edge_rows;
-  metrics.logical_rows = batch_->figures().logical_rows;
-  metrics.executed_flops = executed_flops(model_.config(), work);
-  metrics.microbatches = std::ssize(plan.microbatches);
-  metrics.sharing = plan.sharing_name();
   metrics.seconds.forward = seconds.forward;
   metrics.seconds.backward = seconds.backward;
-  state_.fallbacks += plan.fallbacks;
+  enter("reduce");
+  Stopwatch clock(ctx_.stream);
+  batch_->gather(ctx_.stream, grid_.replicas());
+  add_seconds(metrics.seconds.reduce, clock.lap());
 }
 
+// Every rank takes the same decision: the norm has the same bits everywhere, and one rank that
+// finds its loss not finite is enough for all to skip.
 bool Trainer::update_weights(const LossSums& sums, StepMetrics& metrics) {
+  enter("reduce");
   Stopwatch clock(ctx_.stream);
-  const double norm = global_grad_norm(ctx_, parameters_);
+  reducer_.complete(ctx_, parameters_);
+  add_seconds(metrics.seconds.reduce, clock.lap());
+
+  enter("optimizer");
+  const double norm = global_grad_norm(ctx_, parameters_, reducer_.spoken_for(), grid_.world());
   metrics.grad_norm = norm;
-  const bool applied = std::isfinite(sums.loss) && std::isfinite(norm);
-  if (applied) {
-    const double rate = config_.optimizer.schedule.at(optimizer_.applied_steps() + 1);
-    optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm));
-    metrics.learning_rate = rate;
+  const bool is_finite = std::isfinite(sums.loss) && std::isfinite(norm);
+  if (on_any_rank(ctx_, grid_.world(), !is_finite)) {
+    metrics.seconds.optimizer = clock.lap();
+    return false;
   }
+  const double rate = config_.optimizer.schedule.at(optimizer_.applied_steps() + 1);
+  optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm));
+  metrics.learning_rate = rate;
   metrics.seconds.optimizer = clock.lap();
-  return applied;
+
+  enter("reduce");
+  reducer_.gather_values(ctx_, parameters_);
+  add_seconds(metrics.seconds.reduce, clock.lap());
+  return true;
 }
 
 void Trainer::count_step(bool applied, StepMetrics& metrics) {
@@ -172,6 +217,8 @@ void Trainer::count_step(bool applied, StepMetrics& metrics) {
   metrics.fallbacks = state_.fallbacks;
   metrics.peak_memory_bytes = ctx_.memory.peak_bytes();
   metrics.peak_resident_bytes = peak_resident_bytes();
+  if (grid_.world().size() == 1) metrics.seconds.reduce.reset();
+  take_maxima(ctx_, grid_.world(), metrics);
   state_.metrics_line = to_json(metrics);
 }
 
@@ -187,11 +234,18 @@ std::optional<std::int64_t> Trainer::planned_steps() const {
 }
 
 void Trainer::settle_metrics() {
-  if (state_.step > 0) metrics_file_->settle();
+  if (metrics_file_ && state_.step > 0) metrics_file_->settle();
+}
+
+bool Trainer::check_is_due() const {
+  const std::int64_t every = config_.limits.parameter_check_steps;
+  return every > 0 && state_.step % every == 0;
 }
 
 RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
-  const auto stopped = [&] { return stop_requested && stop_requested(); };
+  const auto stopped = [&] {
+    return on_any_rank(ctx_, grid_.world(), stop_requested && stop_requested());
+  };
   const auto& [every_steps, keep_last, keep_precision] = config_.checkpoint;
   // Before the next checkpoint, which holds the line of its own step only.
   settle_metrics();
@@ -199,6 +253,7 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
   while (!stop && !limit_reached()) {
     std::optional<StepMetrics> metrics = step();
     if (!metrics) break;
+    if (check_is_due()) check_identical_parameters(ctx_, grid_, parameters_);
     const bool give_up = state_.bad_in_a_row >= config_.limits.max_bad_steps;
     stop = stopped();
     const bool last = stop || limit_reached() || state_.step == planned_steps();
@@ -206,8 +261,9 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
       Stopwatch clock(ctx_.stream);
       save();
       metrics->seconds.checkpoint = clock.lap();
+      take_maxima(ctx_, grid_.world(), *metrics);
     }
-    metrics_file_->write(to_json(*metrics));
+    if (metrics_file_) metrics_file_->write(to_json(*metrics));
     if (events_.step_done) events_.step_done(*metrics);
     if (give_up)
       throw Error(fmt::format(
@@ -218,58 +274,6 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
   }
   if (state_.step > saved_step_) save();
   return stop ? RunEnd::kStopped : RunEnd::kDone;
-}
-
-void Trainer::save() {
-  CheckpointHeader header{.kind = CheckpointKind::kCheckpoint,
-                          .step = state_.step,
-                          .optimizer_step = optimizer_.applied_steps(),
-                          .program_version = std::string(build::kVersion),
-                          .model_config_json = model_.config().json,
-                          .run_config_textproto = config_.run_config_textproto,
-                          .trainer_json = to_json(state_),
-                          .trainer_arrays = {},
-                          .tokenizer = config_.tokenizer};
-  // What was computed for the batch in flight cannot be computed again: the weights have moved on.
-  if (state_.update > 0 && batch_->has_old_logprobs())
-    header.trainer_arrays.push_back({kOldLogprobs, batch_->old_logprobs()});
-  std::vector<StateTensor> tensors = parameter_tensors(parameters_);
-  const std::vector<StateTensor> moments = moment_tensors(optimizer_);
-  tensors.insert(tensors.end(), moments.begin(), moments.end());
-  const auto directory = config_.run_dir / "checkpoints";
-  std::filesystem::create_directories(directory);
-  save_checkpoint(directory / checkpoint_file_name(state_.step), header, tensors,
-                  config_.checkpoint.keep_precision);
-  remove_old_checkpoints(directory, config_.checkpoint.keep_last);
-  saved_step_ = state_.step;
-  if (events_.checkpoint_saved) events_.checkpoint_saved(state_.step);
-}
-
-void Trainer::restore(const CheckpointReader& checkpoint) {
-  const CheckpointHeader& header = checkpoint.header();
-  const TrainerState state =
-      trainer_state_from_json(header.trainer_json, checkpoint.path().string());
-  std::vector<StateTensor> tensors = parameter_tensors(parameters_);
-  const std::vector<StateTensor> moments = moment_tensors(optimizer_);
-  tensors.insert(tensors.end(), moments.begin(), moments.end());
-  checkpoint.read(tensors);
-  optimizer_.set_applied_steps(header.optimizer_step);
-
-  state_ = state;
-  source_.set_position(state.position);
-  batch_.reset();
-  if (state.update > 0) {
-    take_batch();
-    for (const TrainerArray& array : header.trainer_arrays)
-      if (array.name == kOldLogprobs) batch_->set_old_logprobs(array.values);
-    if (batch_->needs_old_logprobs())
-      throw DataError(
-          {fmt::format("{}: the old log-probs of the batch in flight are missing (the "
-                       "weights have moved on). Resume from another checkpoint.",
-                       checkpoint.path().string())});
-  }
-  saved_step_ = state.step;
-  metrics_file_.emplace(config_.run_dir / "metrics.jsonl", state.step, state.metrics_line);
 }
 
 }  // namespace coppice

@@ -9,9 +9,12 @@
 #include "core/exec_context.hpp"
 #include "model/policy_model.hpp"
 #include "optim/adamw.hpp"
+#include "parallel/gradient_reducer.hpp"
 #include "rl/group_source.hpp"
 #include "rl/metrics.hpp"
+#include "rl/step_agreement.hpp"
 #include "rl/step_batch.hpp"
+#include "rl/step_plan.hpp"
 #include "rl/trainer_config.hpp"
 #include "rl/training_state.hpp"
 
@@ -28,13 +31,17 @@ enum class RunEnd {
   kStopped,  ///< stop was requested
 };
 
-/// Effects   changes the model's parameters; writes metrics.jsonl and checkpoints/ in run_dir
-/// Repeats   bitwise on the same thread count and kind of CPU, also over a save and a restore
+/// Parallel  collective over the grid: every rank makes one with the same arguments and calls the
+///           same functions; all hold the same state and tell the same metrics
+/// Effects   changes the model's parameters; writes checkpoints/ in run_dir, and metrics.jsonl
+/// there
+///           on rank 0
+/// Repeats   bitwise on the same grid, thread count and kind of CPU, also over a save and a restore
 class Trainer {
  public:
-  /// The model has gradients. All but the config must outlive this.
+  /// The model has gradients and is this rank's of the grid. All but the config must outlive this.
   Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, TrainerConfig config,
-          TrainerEvents events = {});
+          ProcessGrid& grid, TrainerEvents events = {});
 
   /// Goes on from a checkpoint that a trainer wrote: weights, moments, counters, place in the data.
   ///
@@ -45,10 +52,11 @@ class Trainer {
   /// checkpoint and that line, and removes lines beyond; run() does it too.
   void settle_metrics();
 
-  /// Steps until all is done or `stop_requested`, which is asked between steps; saves as told, and
-  /// at the end whatever has changed since.
+  /// Steps until all is done or `stop_requested`, which is asked between steps and heeded where it
+  /// is true on any rank; saves as told, and at the end whatever has changed since.
   ///
-  /// Errors    Error after limits.max_bad_steps skipped steps in a row, saving nothing new
+  /// Errors    Error after limits.max_bad_steps skipped steps in a row, saving nothing new; Error
+  ///           where ranks are found to hold different weights (limits.parameter_check_steps)
   RunEnd run(const std::function<bool()>& stop_requested = {});
 
   /// One optimizer step; nothing when all groups are used up.
@@ -65,19 +73,30 @@ class Trainer {
   bool take_batch();
   void compute_old_logprobs(StepMetrics& metrics);
   bool run_step(StepMetrics& metrics);
-  void run_microbatches(const MicrobatchPlan& plan, StepMetrics& metrics);
+  StepPlan plan_of_batch() const;
+  std::vector<Microbatch> mine(const StepPlan& plan) const;
+  void put_plan(const StepPlan& plan, StepMetrics& metrics);
+  void run_microbatches(const StepPlan& plan, StepMetrics& metrics);
   bool update_weights(const LossSums& sums, StepMetrics& metrics);
   void count_step(bool applied, StepMetrics& metrics);
   void finish_batch();
   bool limit_reached() const;
+  bool check_is_due() const;
+  void enter(const char* phase) { grid_.activity().phase = phase; }
+  bool is_first_rank() { return grid_.world().rank() == 0; }
+  void on_first_rank(const std::function<void()>& body);
 
   ExecContext& ctx_;
   PolicyModel& model_;
   GroupSource& source_;
   TrainerConfig config_;
+  ProcessGrid& grid_;
   TrainerEvents events_;
   std::vector<Parameter*> parameters_;
+  RowPlace rows_;
+  GradientReducer reducer_;
   AdamW optimizer_;
+  TrafficMeter traffic_;
   TrainerState state_;
   std::optional<StepBatch> batch_;  // in flight, between updates with the same groups
   std::optional<MetricsFile> metrics_file_;

@@ -11,6 +11,7 @@
 #include "model/model_config.hpp"
 #include "optim/adamw.hpp"
 #include "optim/lr_schedule.hpp"
+#include "parallel/gradient_reducer.hpp"
 #include "rl/loss_config.hpp"
 #include "rl/microbatch_planner.hpp"
 #include "rl/rollouts.hpp"
@@ -32,6 +33,7 @@ struct CheckpointingConfig {
 struct LimitsConfig {
   std::int64_t max_steps = 0;  ///< of the whole run, resumed steps included; 0: all
   std::int64_t max_bad_steps = 10;
+  std::int64_t parameter_check_steps = 0;  ///< how often ranks compare their weights; 0: never
 };
 
 struct TrainerConfig {
@@ -43,6 +45,7 @@ struct TrainerConfig {
   BatchingConfig batching;
   OptimizerConfig optimizer;
   Recompute recompute = Recompute::kNone;
+  Zero zero = Zero::kOptimizer;
   CheckpointingConfig checkpoint;
   LimitsConfig limits;
 

@@ -133,7 +133,8 @@ TEST_P(Golden, WeightsAfterThreeUpdatesEqualTransformers) {
   const TemporaryDirectory run_dir;
   golden_.trainer.run_dir = run_dir.path();
   RolloutsSource source(golden_.groups, 3, false, 1);
-  Trainer trainer(model_.ctx(), *model_, source, golden_.trainer);
+  ProcessGrid one_rank;
+  Trainer trainer(model_.ctx(), *model_, source, golden_.trainer, one_rank);
   for (int step = 0; step < 3; ++step) ASSERT_TRUE(trainer.step().has_value());
   const auto expected =
       safetensors_values(golden_.directory, "expected.safetensors", "weights_after.");

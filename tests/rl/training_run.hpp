@@ -59,7 +59,7 @@ class TrainingRun {
     run_dir_ = config.run_dir;
     TrainerEvents events;
     events.step_done = [this](const StepMetrics& metrics) { steps_.push_back(metrics); };
-    trainer_ = std::make_unique<Trainer>(model_.ctx(), *model_, source_, config, events);
+    trainer_ = std::make_unique<Trainer>(model_.ctx(), *model_, source_, config, grid_, events);
   }
 
   Trainer& trainer() { return *trainer_; }
@@ -89,6 +89,7 @@ class TrainingRun {
   std::filesystem::path run_dir_;
   TinyModel model_;
   RolloutsSource source_;
+  ProcessGrid grid_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<StepMetrics> steps_;
 };
