@@ -164,16 +164,15 @@ template Command& Command::choice(const std::string&, std::string&, const std::v
 template Command& Command::choice(const std::string&, std::optional<std::string>&,
                                   const std::vector<std::string>&, const std::string&, Need);
 
-Command& Commands::add(const std::string& name, const std::string& description,
-                       std::function<void()> body) {
+Command& Commands::add(const std::string& name, const std::string& description, Work work) {
   CLI::App* app = app_->add_subcommand(name, description);
   app->allow_extras();
   auto& entry = entries_[name];
-  entry = std::make_unique<Entry>(Entry{Command(*app, problems_), std::move(body)});
+  entry = std::make_unique<Entry>(Entry{Command(*app, problems_), std::move(work)});
   return entry->command;
 }
 
-void Commands::parse_and_run(int argc, const char* const* argv) {
+const Work& Commands::parse(int argc, const char* const* argv) {
   app_->allow_extras();
   std::string syntax;
   try {
@@ -202,7 +201,7 @@ void Commands::parse_and_run(int argc, const char* const* argv) {
   const auto& entry = *entries_.at(chosen.front()->get_name());
   entry.command.check_given();
   if (!problems_.empty()) throw ConfigError(problems_);
-  entry.body();
+  return entry.work;
 }
 
 }  // namespace coppice

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/job.hpp"
+
 namespace CLI {
 class App;
 }
@@ -49,23 +51,35 @@ class Command {
   std::vector<std::string> required_;
 };
 
+/// Which ranks run a command's body.
+enum class RunsOn {
+  kFirstRank,  ///< the others wait for its end
+  kAllRanks,
+};
+
+/// What the program does with a command line it has accepted.
+struct Work {
+  std::function<void(Job&)> body;  ///< reports failure by throwing
+  RunsOn ranks = RunsOn::kFirstRank;
+  OnSignal on_signal = OnSignal::kEnd;
+};
+
 /// All subcommands of the program.
 class Commands {
  public:
   explicit Commands(CLI::App& app) : app_(&app) {}
 
-  /// `body` runs after the whole command line was accepted. It reports failure by throwing.
-  Command& add(const std::string& name, const std::string& description, std::function<void()> body);
+  Command& add(const std::string& name, const std::string& description, Work work);
 
-  /// Parses the command line and runs the chosen body.
+  /// What the command line asks for.
   ///
-  /// Errors    ConfigError with every problem of the command line; whatever the body throws
-  void parse_and_run(int argc, const char* const* argv);
+  /// Errors    ConfigError with every problem of the command line
+  const Work& parse(int argc, const char* const* argv);
 
  private:
   struct Entry {
     Command command;
-    std::function<void()> body;
+    Work work;
   };
   CLI::App* app_;
   std::vector<std::string> problems_;

@@ -129,7 +129,7 @@ void add_export_command(Commands& commands) {
   auto options = std::make_shared<Options>();
   commands
       .add("export", "A model file or checkpoint becomes a Hugging Face directory",
-           [options] { export_model(*options); })
+           {.body = [options](Job&) { export_model(*options); }})
       .option("--checkpoint", options->checkpoint, "model or checkpoint (.h5)", Need::kRequired)
       .option("--out", options->out, "directory to make; an empty one may be there",
               Need::kRequired)

@@ -90,7 +90,7 @@ void add_import_command(Commands& commands) {
   auto options = std::make_shared<Options>();
   commands
       .add("import", "A Hugging Face directory becomes a model file",
-           [options] { import(*options); })
+           {.body = [options](Job&) { import(*options); }})
       .option("--hf", options->hf,
               "directory with config.json and model.safetensors, or shards with their index",
               Need::kRequired)

@@ -46,7 +46,8 @@ void init(const Options& options) {
 
 void add_init_command(Commands& commands) {
   auto options = std::make_shared<Options>();
-  commands.add("init", "A model file with fresh weights", [options] { init(*options); })
+  commands
+      .add("init", "A model file with fresh weights", {.body = [options](Job&) { init(*options); }})
       .option("--hf-config", options->hf_config, "a Hugging Face config.json", Need::kRequired)
       .option("--seed", options->seed, "the same seed gives the same weights on any grid",
               Need::kRequired)

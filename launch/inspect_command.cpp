@@ -125,7 +125,7 @@ void add_inspect_command(Commands& commands) {
   auto options = std::make_shared<Options>();
   commands
       .add("inspect", "What a model, checkpoint or rollouts file holds",
-           [options] { inspect(*options); })
+           {.body = [options](Job&) { inspect(*options); }})
       .option("file", options->file, "file to look at; its kind is known by its content",
               Need::kRequired)
       .flag("--tensors", options->tensors, "also list every tensor (models and checkpoints)")

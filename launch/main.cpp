@@ -1,5 +1,5 @@
-// The program: one subcommand each, and the one place where an error becomes a line and an exit
-// status. 0 done, 2 bad usage or input (every problem on a line of its own), 1 anything else.
+// The program: one subcommand each, and the one place where an error becomes an exit status. 0
+// done, 2 bad usage or input (every problem on a line of its own), 1 anything else.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
@@ -9,19 +9,46 @@
 #include "launch/command.hpp"
 #include "launch/commands.hpp"
 #include "launch/host.hpp"
+#include "launch/job.hpp"
 #include "launch/one_line.hpp"
 
 namespace {
 
 using namespace coppice;
 
-constexpr int kDone = 0, kFailed = 1, kRefused = 2;
+constexpr int kFailed = 1, kRefused = 2;
 
-void report(std::string_view problem) {
-  fmt::print(stderr, "coppice: error [rank 0, {}]: {}\n", host_name(), one_line(problem));
+// How `work` ends on this rank.
+template <class F>
+Ending ending_of(const F& work) {
+  try {
+    work();
+    return {};
+  } catch (const CLI::Success&) {
+    throw;
+  } catch (const PeerFailed&) {
+    return {};
+  } catch (const InputError& error) {
+    return {kRefused, error.problems()};
+  } catch (const CommError& error) {
+    return {kFailed, {error.what()}, /*within_collective=*/true};
+  } catch (const std::bad_alloc&) {
+    return {kFailed, {"the system has no memory left for this. Use a smaller batch or model."}};
+  } catch (const std::exception& error) {
+    return {kFailed, {error.what()}};
+  }
 }
 
-int run(int argc, const char* const* argv) {
+void run(const Work& work, Job& job) {
+  if (work.ranks == RunsOn::kFirstRank && !job.is_first()) return;
+  work.body(job);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    throw IoError("standard output cannot be written. Free space on its disk.");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   CLI::App app(
       "Tensor-parallel GRPO training of transformers in which the prompt shared by the "
       "responses of a group is computed once.",
@@ -29,29 +56,24 @@ int run(int argc, const char* const* argv) {
   app.set_version_flag("--version", fmt::format("coppice {}", build::kVersion));
   app.require_subcommand(0, 1);
   app.footer(
-      "\ncoppice SUBCOMMAND --help tells each one's options. Exit status: 0 done, 2 bad usage or "
-      "input\n(every problem is listed), 1 anything else.");
+      "\ncoppice SUBCOMMAND --help tells each one's options. Each runs alone or on several ranks "
+      "under mpirun\nor srun (see launch/run). Exit status: 0 done, 2 bad usage or input (every "
+      "problem is listed),\n1 anything else.");
   Commands commands(app);
   add_all_commands(commands);
+  Work work;
+  Ending ending;
   try {
-    commands.parse_and_run(argc, argv);
-    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kDone;
-    report("standard output cannot be written. Free space on its disk.");
-    return kFailed;
+    ending = ending_of([&] { work = commands.parse(argc, argv); });
   } catch (const CLI::Success& success) {
     return app.exit(success);  // prints help or version
-  } catch (const InputError& error) {
-    for (const auto& problem : error.problems()) report(problem);
-    return kRefused;
-  } catch (const std::bad_alloc&) {
-    report("the system has no memory left for this. Use a smaller batch or model.");
-    return kFailed;
-  } catch (const std::exception& error) {
-    report(error.what());
+  }
+  try {
+    Job job(work.on_signal);
+    if (ending.status == 0) ending = ending_of([&] { run(work, job); });
+    return job.end(ending);
+  } catch (const CommError& error) {  // MPI itself cannot be started or does not answer
+    fmt::print(stderr, "coppice: error [{}]: {}\n", host_name(), one_line(error.what()));
     return kFailed;
   }
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { return run(argc, argv); }

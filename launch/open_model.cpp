@@ -8,8 +8,9 @@
 
 namespace coppice {
 
-ModelFile open_model(CheckpointReader reader) {
-  for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
+ModelFile open_model(CheckpointReader reader, const Job& job) {
+  if (job.is_first())
+    for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
   auto config = ModelConfig::parse(reader.header().model_config_json,
                                    reader.path().string() + " (/config/model)");
   return {std::move(reader), std::move(config)};

@@ -15,10 +15,10 @@ struct ModelFile {
   ModelConfig config;
 };
 
-/// Prints the file's notices to standard error.
+/// Rank 0 prints the file's notices to standard error.
 ///
 /// Errors    DataError, ConfigError, IoError with every problem of the file's header
-ModelFile open_model(CheckpointReader reader);
+ModelFile open_model(CheckpointReader reader, const Job& job);
 
 /// A model of that shape, its weights not set.
 std::unique_ptr<PolicyModel> allocate_model(const ModelFile& file, Session& session, DType compute,

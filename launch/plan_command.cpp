@@ -40,7 +40,10 @@ Json json_of(const RunConfig& config, const RunData& data, const RunPlan& plan) 
   Json total = json_of(plan.total);
   total["steps"] = plan.total.step;
   total.erase("step");
-  return {{"grid", {{"tensor", 1}, {"context", 1}, {"data", 1}}},
+  return {{"grid",
+           {{"tensor", config.grid.tensor},
+            {"context", config.grid.context},
+            {"data", config.grid.data}}},
           {"threads_per_rank", config.threads_per_rank},
           {"parameters", parameter_count(data.model.config)},
           {"file_groups", std::ssize(data.source.groups())},
@@ -67,7 +70,8 @@ void print_row(const std::string& name, const PlannedStep& step) {
 void print_text(const RunConfig& config, const RunData& data, const RunPlan& plan) {
   fmt::print("model    {} parameters in {}, {} threads\n", parameter_count(data.model.config),
              name_of(config.precision), config.threads_per_rank);
-  fmt::print("grid     tensor 1 x context 1 x data 1\n");
+  fmt::print("grid     tensor {} x context {} x data {}\n", config.grid.tensor, config.grid.context,
+             config.grid.data);
   fmt::print("data     {} groups in the file, {} steps\n\n", data.source.groups().size(),
              plan.total.step);
   fmt::print("{:>6}{:>8}{:>15}{:>10}{:>14}{:>15}{:>11}{:>12}  {}\n", "step", "groups",
@@ -93,9 +97,9 @@ void print_text(const RunConfig& config, const RunData& data, const RunPlan& pla
              plan.predicted_speedup);
 }
 
-void plan(const Options& options) {
+void plan(const Options& options, Job& job) {
   const RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kPlan);
-  RunData data = open_run_data(config);
+  RunData data = open_run_data(config, job);
   const RunPlan plan = plan_run(config, data);
   if (options.json)
     fmt::print("{}\n", json_of(config, data, plan).dump(2));
@@ -111,7 +115,7 @@ void add_plan_command(Commands& commands) {
       .add("plan",
            "What a training run would do and need: grid, micro-batches, memory, FLOPs, predicted "
            "speed-up; trains nothing",
-           [options] { plan(*options); })
+           {.body = [options](Job& job) { plan(*options, job); }})
       .option("--config", options->config, "run config (.textproto)", Need::kRequired)
       .list("--set", options->set,
             "FIELD=VALUE, as if given at the end of the config; may be given several times")

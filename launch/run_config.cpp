@@ -66,32 +66,54 @@ void compare(const pb::Message& before, const pb::Message& now, const std::strin
   }
 }
 
+RunConfig checked(config::RunConfig& config, RunConfigText& text, const Problems& problems,
+                  RunConfigUse use, const JobSize& job) {
+  check_run_config(config, text, use, job);
+  problems.throw_if_any<ConfigError>();
+  const std::string tensor_place = text.place("parallel.tensor");
+  resolve_run_config(config, use, job);
+  RunConfig plain = plain_values(config);
+  plain.tensor_place = tensor_place;
+  return plain;
+}
+
 }  // namespace
 
+std::string RunConfig::common_text() const {
+  // A rank's default depends on its host and on how many ranks that runs.
+  config::RunConfig common;
+  pb::TextFormat::ParseFromString(text(), &common);
+  common.clear_threads_per_rank();
+  std::string printed;
+  pb::TextFormat::PrintToString(common, &printed);
+  return printed;
+}
+
 RunConfig load_run_config(const std::filesystem::path& path, const std::vector<std::string>& set,
-                          RunConfigUse use) {
+                          RunConfigUse use, const JobSize& job) {
   config::RunConfig config;
   Problems problems;
   RunConfigText text(config, problems);
   text.read(path.string(), content_of(path));
   for (const auto& assignment : set) text.set(assignment);
-  check_run_config(config, text, use);
-  problems.throw_if_any<ConfigError>();
-  resolve_run_config(config);
-  return plain_values(config);
+  return checked(config, text, problems, use, job);
 }
 
-RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set) {
+RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set,
+                            const JobSize& job) {
   config::RunConfig config;
   Problems problems;
   RunConfigText text(config, problems);
   for (const auto& assignment : set) {
     const std::string block = assignment.substr(0, assignment.find_first_of(".="));
-    if (block == "parallel" || block == "numerics" || block == "batching")
+    if (block == "parallel" || block == "numerics" || block == "batching" ||
+        block == "threads_per_rank")
       text.set(assignment);
     else
-      problems.add("--set {}: coppice score takes fields of parallel, numerics and batching only.",
-                   assignment);
+      problems.add(
+          "--set {}: coppice score takes threads_per_rank and fields of parallel, numerics and "
+          "batching only.",
+          assignment);
   }
   const auto flag = [&](const char* name, const std::string& value, const std::string& field) {
     if (value.empty()) return;
@@ -110,10 +132,7 @@ RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::stri
   flag("device", flags.device, "device");
   if (!config.batching().has_sharing())
     config.mutable_batching()->set_sharing(config::Batching::GROUPED);
-  check_run_config(config, text, RunConfigUse::kScore);
-  problems.throw_if_any<ConfigError>();
-  resolve_run_config(config);
-  return plain_values(config);
+  return checked(config, text, problems, RunConfigUse::kScore, job);
 }
 
 std::vector<std::string> changes_that_forbid_resume(const std::string& before,

@@ -9,6 +9,7 @@
 
 #include "core/dtype.hpp"
 #include "launch/run_config_check.hpp"
+#include "parallel/process_grid.hpp"
 #include "rl/trainer_config.hpp"
 
 namespace coppice {
@@ -19,31 +20,40 @@ struct RunConfig {
   std::int64_t epochs = 1;
   bool shuffle = true;
   DType precision = DType::kF32;
+  GridSizes grid;
+  SequenceParallel sequence_parallel = SequenceParallel::kNo;
+  WatchdogConfig watchdog;
   int threads_per_rank = 1;
+  /// How a message about parallel.tensor begins: which sizes are valid shows only with the model.
+  std::string tensor_place;
   bool resume = true;  ///< goes on from a run directory's checkpoints; else refuses them
   /// Everything the trainer is told. Its run_config_textproto is the resolved config in text
   /// format, which reads back as this very config.
   TrainerConfig trainer;
 
   const std::string& text() const { return trainer.run_config_textproto; }
+  /// The text without what may differ between the ranks of a job.
+  std::string common_text() const;
 };
 
-/// Reads a config file and then `--set` assignments ("path.to.field=value").
+/// Reads a config file and then `--set` assignments ("path.to.field=value"). `job` is what runs
+/// now; plan has the product of its grid as the number of ranks, all of them on this machine.
 ///
 /// Errors    ConfigError with every problem: unknown fields, wrong types, ranges, missing files,
 ///           impossible combinations, each with file, line, column and field path
 RunConfig load_run_config(const std::filesystem::path& path, const std::vector<std::string>& set,
-                          RunConfigUse use);
+                          RunConfigUse use, const JobSize& job = {});
 
-/// The config of `coppice score`: defaults, `--set` assignments of parallel, numerics and batching,
-/// and the flags. A flag together with the field it stands for is refused.
+/// The config of `coppice score`: defaults, `--set` assignments of parallel, numerics, batching and
+/// threads_per_rank, and the flags. A flag together with the field it stands for is refused.
 struct ScoreFlags {
   std::string sharing;    ///< "", "grouped", "repeated"
   std::string precision;  ///< "", "f32", "f64", "bf16"
   std::string device;     ///< "auto", "cpu", "cuda"
 };
 /// Errors    ConfigError with every problem
-RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set);
+RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::string>& set,
+                            const JobSize& job = {});
 
 /// What forbids that a run begun with config `before` goes on with `now`: one line for each changed
 /// field that may not change. Both are resolved texts; `origin` says where `before` was found.

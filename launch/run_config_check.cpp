@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "configs/run_config.pb.h"
+#include "launch/grid_check.hpp"
 
 namespace coppice {
 namespace {
@@ -20,8 +21,8 @@ class Checker {
  public:
   Checker(const config::RunConfig& config, RunConfigText& text) : config_(config), text_(text) {}
 
-  void check(RunConfigUse use) {
-    check_parallel();
+  void check(RunConfigUse use, const JobSize& job) {
+    check_grid(config_.parallel(), text_, use == RunConfigUse::kPlan ? 0 : job.ranks);
     check_numerics();
     at_least("batching.max_rows_per_microbatch", config_.batching().max_rows_per_microbatch(), 1);
     if (use == RunConfigUse::kScore) return;
@@ -75,20 +76,6 @@ class Checker {
   void decay_rate(const std::string& path, double value) {
     if (!(value >= 0 && value < 1))
       problem(path, "{} is not in [0, 1) (it is the decay rate of a mean).", value);
-  }
-
-  void check_parallel() {
-    const auto& parallel = config_.parallel();
-    const auto one_rank = [&](const std::string& path, std::int64_t value, std::int64_t least) {
-      if (value < least)
-        at_least(path, value, least);
-      else if (value > 1)
-        problem(path, "{} needs {} ranks, but this version runs one (more come later). Use 1.",
-                value, value);
-    };
-    one_rank("parallel.tensor", parallel.tensor(), 1);
-    one_rank("parallel.context", parallel.context(), 1);
-    one_rank("parallel.data", parallel.data(), 0);
   }
 
   void check_numerics() {
@@ -187,6 +174,7 @@ class Checker {
     at_least("limits.max_steps", config_.limits().max_steps(), 0);
     at_least("limits.max_bad_steps", config_.limits().max_bad_steps(), 1);
     at_least("limits.watchdog_seconds", config_.limits().watchdog_seconds(), 1);
+    at_least("limits.parameter_check_steps", config_.limits().parameter_check_steps(), 0);
   }
 
   const config::RunConfig& config_;
@@ -195,8 +183,9 @@ class Checker {
 
 }  // namespace
 
-void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use) {
-  Checker(config, text).check(use);
+void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use,
+                      const JobSize& job) {
+  Checker(config, text).check(use, job);
 }
 
 }  // namespace coppice

@@ -13,7 +13,14 @@ namespace coppice {
 /// Who reads the config: train asks for a run_dir; score has only parallel, numerics and batching.
 enum class RunConfigUse { kTrain, kPlan, kScore };
 
+/// What a config is read for.
+struct JobSize {
+  int ranks = 1;
+  int default_threads = 1;  ///< of a rank
+};
+
 /// Adds every problem of `config`, which `text` has read.
-void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use);
+void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use,
+                      const JobSize& job);
 
 }  // namespace coppice

@@ -3,9 +3,11 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "configs/run_config.pb.h"
+#include "launch/grid_check.hpp"
 #include "launch/host.hpp"
 
 namespace coppice {
@@ -121,7 +123,7 @@ OptimizerConfig optimizer_of(const Optimizer& optimizer) {
 
 }  // namespace
 
-void resolve_run_config(config::RunConfig& config) {
+void resolve_run_config(config::RunConfig& config, RunConfigUse use, const JobSize& job) {
   Loss& loss = *config.mutable_loss();
   Advantage& advantage = *config.mutable_advantage();
   const LossTraits& traits = traits_of(kind_of(loss.kind()));
@@ -137,12 +139,19 @@ void resolve_run_config(config::RunConfig& config) {
     loss.clear_dual_clip();
     config.clear_advantage();
   }
-  config.mutable_parallel()->set_data(1);
+  const std::int64_t ranks = use == RunConfigUse::kPlan ? 0 : job.ranks;
+  config.mutable_parallel()->set_data(data_ranks(config.parallel(), ranks));
   if (!config.parallel().has_sequence_parallel())
     config.mutable_parallel()->set_sequence_parallel(config.parallel().tensor() > 1);
   config.set_device(config::RunConfig::CPU);
   if (!config.numerics().has_precision()) config.mutable_numerics()->set_precision(Numerics::F32);
-  if (!config.has_threads_per_rank()) config.set_threads_per_rank(available_cores());
+  if (config.has_threads_per_rank()) return;
+  const auto& grid = config.parallel();
+  config.set_threads_per_rank(
+      use == RunConfigUse::kPlan
+          ? std::max<std::int64_t>(
+                1, available_cores() / (grid.tensor() * grid.context() * grid.data()))
+          : job.default_threads);
 }
 
 RunConfig plain_values(const config::RunConfig& config) {
@@ -152,6 +161,14 @@ RunConfig plain_values(const config::RunConfig& config) {
   plain.epochs = config.data().epochs();
   plain.shuffle = config.data().shuffle();
   plain.precision = config.numerics().precision() == Numerics::F64 ? DType::kF64 : DType::kF32;
+  const config::Parallel& parallel = config.parallel();
+  plain.grid = {.tensor = static_cast<int>(parallel.tensor()),
+                .context = static_cast<int>(parallel.context()),
+                .data = static_cast<int>(parallel.data())};
+  plain.sequence_parallel = parallel.sequence_parallel() && parallel.tensor() > 1
+                                ? SequenceParallel::kYes
+                                : SequenceParallel::kNo;
+  plain.watchdog.seconds = static_cast<double>(config.limits().watchdog_seconds());
   plain.threads_per_rank = static_cast<int>(config.threads_per_rank());
   plain.resume = config.checkpoint().resume() == config::Checkpoint::AUTO;
 
@@ -169,11 +186,14 @@ RunConfig plain_values(const config::RunConfig& config) {
                       .max_rows_per_microbatch = config.batching().max_rows_per_microbatch()};
   trainer.optimizer = optimizer_of(config.optimizer());
   trainer.recompute = recompute_of(config.numerics().recompute());
+  trainer.zero =
+      config.parallel().zero() == config::Parallel::NONE ? Zero::kNone : Zero::kOptimizer;
   trainer.checkpoint = {.every_steps = config.checkpoint().every_steps(),
                         .keep_last = config.checkpoint().keep_last(),
                         .keep_precision = config.checkpoint().keep_precision()};
   trainer.limits = {.max_steps = config.limits().max_steps(),
-                    .max_bad_steps = config.limits().max_bad_steps()};
+                    .max_bad_steps = config.limits().max_bad_steps(),
+                    .parameter_check_steps = config.limits().parameter_check_steps()};
   trainer.run_config_textproto = text_of(config);
   return plain;
 }

@@ -7,7 +7,7 @@ namespace coppice {
 
 /// Sets every value that the run will use. Fields without meaning for it become absent, so that the
 /// result is a config that reads back.
-void resolve_run_config(config::RunConfig& config);
+void resolve_run_config(config::RunConfig& config, RunConfigUse use, const JobSize& job);
 
 /// The values of a resolved config, its text among them.
 RunConfig plain_values(const config::RunConfig& config);

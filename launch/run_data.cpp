@@ -1,13 +1,17 @@
 #include "launch/run_data.hpp"
 
+#include "launch/grid_check.hpp"
+
 namespace coppice {
 
-RunData open_run_data(const RunConfig& config, std::optional<CheckpointReader> resumed) {
+RunData open_run_data(const RunConfig& config, const Job& job,
+                      std::optional<CheckpointReader> resumed) {
   Problems problems;
   std::optional<ModelFile> file;
   try {
     file.emplace(
-        open_model(resumed ? std::move(*resumed) : CheckpointReader(config.model_checkpoint)));
+        open_model(resumed ? std::move(*resumed) : CheckpointReader(config.model_checkpoint), job));
+    problems.add_all(tensor_problems(file->config, config.grid.tensor, config.tensor_place));
   } catch (const InputError& error) {
     problems.add_all(error.problems());
   }

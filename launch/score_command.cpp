@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "launch/fingerprints.hpp"
+#include "launch/grid_check.hpp"
 #include "launch/open_model.hpp"
 #include "launch/output_path.hpp"
 #include "launch/progress.hpp"
@@ -34,14 +36,15 @@ void check_paths(const Options& options, Problems& problems) {
   check_output_file(options.out, inputs, problems);
 }
 
-RunConfig checked_config(const Options& options) {
+RunConfig checked_config(const Options& options, const JobSize& job) {
   Problems problems;
   check_paths(options, problems);
   if (!(std::isfinite(options.temperature) && options.temperature > 0))
     problems.add("--temperature {} is not a finite number greater than 0.", options.temperature);
   RunConfig config;
   try {
-    config = make_score_config({options.sharing, options.precision, options.device}, options.set);
+    config =
+        make_score_config({options.sharing, options.precision, options.device}, options.set, job);
   } catch (const ConfigError& error) {
     problems.add_all(error.problems());
   }
@@ -49,22 +52,37 @@ RunConfig checked_config(const Options& options) {
   return config;
 }
 
-void score(const Options& options) {
-  const RunConfig config = checked_config(options);
+// What would make ranks compute or write something else than their peers.
+std::string given(const Options& options, const RunConfig& config) {
+  return fmt::format("{}\n{}\n{}\n{:a}\n{}\n{}", options.checkpoint, options.rollouts, options.out,
+                     options.temperature, options.fill, config.common_text());
+}
+
+void score(const Options& options, Job& job) {
+  const RunConfig config = checked_config(options, {job.size(), job.default_threads()});
   const BatchingConfig& batching = config.trainer.batching;
-  const ModelFile file = open_model(CheckpointReader(options.checkpoint));
+  const ModelFile file = open_model(CheckpointReader(options.checkpoint), job);
+  const auto grid_problems = tensor_problems(file.config, config.grid.tensor, config.tensor_place);
+  if (!grid_problems.empty()) throw ConfigError(grid_problems);
   const auto groups = read_rollouts(options.rollouts, scoring_needs(file.config));
   check_row_budget(groups, batching);
+  job.set_patience(config.watchdog.seconds);
+  job.agree({fingerprint_of_text("what coppice score was told", given(options, config)),
+             fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),
+             fingerprint_of_model("the model file " + options.checkpoint, file.reader)});
 
-  Session session(config.threads_per_rank);
+  Session session(job, config, file.config);
   const auto model = load_model(file, session, config.precision, WithGradients::kNo);
-  std::optional<Progress> progress("micro-batch");
+  std::optional<Progress> progress;
+  if (job.is_first()) progress.emplace("micro-batch");
   const auto scores = score_groups(session.ctx(), *model, groups, batching, options.temperature,
                                    nullptr, [&](std::int64_t done, std::int64_t all) {
+                                     if (!progress) return;
                                      progress->set_total(all);
                                      progress->update(done);
                                    });
   progress.reset();
+  if (!job.is_first()) return;
   if (options.fill.empty())
     write_scores(options.out, groups, scores);
   else
@@ -80,7 +98,7 @@ void add_score_command(Commands& commands) {
   auto options = std::make_shared<Options>();
   commands
       .add("score", "Log-probabilities and entropies of every response token of a rollouts file",
-           [options] { score(*options); })
+           {.body = [options](Job& job) { score(*options, job); }, .ranks = RunsOn::kAllRanks})
       .option("--checkpoint", options->checkpoint, "model or checkpoint (.h5)", Need::kRequired)
       .option("--rollouts", options->rollouts, "rollouts file (.jsonl)", Need::kRequired)
       .option("--out", options->out, "file to write (.jsonl)", Need::kRequired)
@@ -93,9 +111,10 @@ void add_score_command(Commands& commands) {
               "where to compute [auto]; cuda comes later")
       .choice("--fill", options->fill, {"old_logprobs", "ref_logprobs"},
               "write the rollouts file with this field set, instead of scores")
-      .list("--set", options->set,
-            "FIELD=VALUE for a field of parallel, numerics or batching, as in a run config; may be "
-            "given several times")
+      .list(
+          "--set", options->set,
+          "FIELD=VALUE for threads_per_rank or a field of parallel, numerics or batching, as in a "
+          "run config; may be given several times")
       .footer(
           "One line per group, in the file's order:\n"
           "  {\"group\": \"g0\", \"responses\": [{\"logprobs\": [...], \"entropies\": [...]}, "

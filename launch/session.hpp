@@ -1,31 +1,40 @@
 #pragma once
-// What one rank computes with: its device's stream, memory and scratch, its communicators. Commands
-// make one and hand out references; nothing about it is global.
-#include <memory>
+// What one rank computes with: its device's stream, memory and scratch, and its place in the
+// process grid. Commands make one and hand out references; nothing about it is global.
+#include <algorithm>
 
 #include "core/exec_context.hpp"
-#include "parallel/parallel_context.hpp"
+#include "launch/job.hpp"
+#include "launch/run_config.hpp"
+#include "parallel/process_grid.hpp"
 
 namespace coppice {
 
 /// One rank on the CPU.
+///
+/// Parallel  made by all ranks of the job together
 class Session {
  public:
-  explicit Session(int threads)
-      : ctx_{stream_, memory_, scratch_, threads}, self_(make_self_communicator()) {}
+  /// `model` says how many tensor ranks share a key-value head.
+  Session(Job& job, const RunConfig& config, const ModelConfig& model)
+      : ctx_{stream_, memory_, scratch_, config.threads_per_rank},
+        grid_(job.mpi(), config.grid, config.watchdog,
+              std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
+              config.sequence_parallel) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   ExecContext& ctx() { return ctx_; }
   Memory& memory() { return memory_; }
-  ParallelContext parallel() { return {*self_, *self_, *self_}; }
+  ProcessGrid& grid() { return grid_; }
+  ParallelContext parallel() { return grid_.parallel(); }
 
  private:
   Memory memory_{Device{}};
   Stream stream_{Device{}};
   Arena scratch_{memory_, "scratch"};
   ExecContext ctx_;
-  std::unique_ptr<Communicator> self_;
+  ProcessGrid grid_;
 };
 
 }  // namespace coppice

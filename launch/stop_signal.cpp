@@ -10,7 +10,8 @@
 namespace coppice {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM};
+// mpirun passes SIGUSR1 on to every rank, but ends the job on the other two.
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
 
 // The only state of the program outside objects: a signal handler can reach nothing else.
 std::atomic<bool> stop_requested = false;

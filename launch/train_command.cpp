@@ -7,10 +7,11 @@
 #include "checkpoint/checkpoint_directory.hpp"
 #include "checkpoint/pending_file.hpp"
 #include "core/error.hpp"
+#include "launch/fingerprints.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_data.hpp"
 #include "launch/run_lock.hpp"
-#include "launch/stop_signal.hpp"
+#include "launch/session.hpp"
 #include "rl/trainer.hpp"
 
 namespace coppice {
@@ -42,7 +43,7 @@ void check_run_dir(const fs::path& run_dir) {
 }
 
 // Where the run goes on, or nothing where it begins.
-std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config) {
+std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config, const Job& job) {
   const fs::path directory = config.trainer.run_dir / "checkpoints";
   const auto all = list_checkpoints(directory);
   if (all.empty()) return std::nullopt;
@@ -57,7 +58,8 @@ std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config) {
         "{}: no checkpoint is whole. Move them away to start anew.", directory.string()));
     throw DataError(newest.passed_over);
   }
-  for (const auto& line : newest.passed_over) fmt::print(stderr, "{}\n", line);
+  if (job.is_first())
+    for (const auto& line : newest.passed_over) fmt::print(stderr, "{}\n", line);
   return std::move(newest.reader);
 }
 
@@ -74,61 +76,40 @@ std::string summary(const StepMetrics& metrics) {
   return text + fmt::format("{} rows  {:.2f} s", metrics.rows, metrics.step_seconds);
 }
 
-void train(const Options& options) {
-  const StopSignal stop;  // from here on, so that a signal during loading is kept too
-  RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain);
-  TrainerConfig& trainer_config = config.trainer;
-  check_run_dir(trainer_config.run_dir);
+// What a run works on, read and agreed on by all ranks.
+struct Input {
+  bool resumed = false;
+  RunData data;
+};
+
+Input read_input(const Options& options, RunConfig& config, Job& job,
+                 std::optional<RunLock>& lock) {
+  const fs::path& run_dir = config.trainer.run_dir;
+  check_run_dir(run_dir);
   // A run that is refused leaves no directory, so one that does not exist is locked when it is
   // made.
-  std::optional<RunLock> lock;
-  if (fs::exists(trainer_config.run_dir)) lock.emplace(trainer_config.run_dir);
-  auto checkpoint = checkpoint_to_resume(config);
+  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
+  auto checkpoint = checkpoint_to_resume(config, job);
   const bool resumed = checkpoint.has_value();
-  RunData data = open_run_data(config, std::move(checkpoint));
-  const std::string origin = data.model.reader.path().string();
-  const CheckpointHeader& header = data.model.reader.header();
-  if (resumed) {
+  Input input{resumed, open_run_data(config, job, std::move(checkpoint))};
+  const CheckpointReader& reader = input.data.model.reader;
+  const std::string origin = reader.path().string();
+  if (input.resumed) {
     const auto changes =
-        changes_that_forbid_resume(header.run_config_textproto, config.text(), origin);
+        changes_that_forbid_resume(reader.header().run_config_textproto, config.text(), origin);
     if (!changes.empty()) throw ConfigError(changes);
   }
-  trainer_config.tokenizer = header.tokenizer;
+  config.trainer.tokenizer = reader.header().tokenizer;
+  job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
+                                 config.common_text()),
+             fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts),
+             fingerprint_of_model((input.resumed ? "the checkpoint " : "the model file ") + origin,
+                                  reader)});
+  return input;
+}
 
-  Session session(config.threads_per_rank);
-  std::unique_ptr<PolicyModel> model;
-  if (resumed)
-    model = allocate_model(data.model, session, config.precision, WithGradients::kYes);
-  else
-    model = load_model(data.model, session, config.precision, WithGradients::kYes);
-  std::optional<Progress> progress;
-  ProcessGrid grid;
-  Trainer trainer(
-      session.ctx(), *model, data.source, trainer_config, grid,
-      {.step_done =
-           [&](const StepMetrics& metrics) { progress->update(metrics.step, summary(metrics)); },
-       .checkpoint_saved = {}});
-  if (resumed) trainer.restore(data.model.reader);
-  const std::string run_dir = trainer_config.run_dir.string();
-  const std::int64_t steps = trainer.planned_steps().value_or(0);
-  if (trainer.steps() >= steps) {
-    trainer.settle_metrics();
-    const std::int64_t limit = trainer_config.limits.max_steps;
-    fmt::print("{} is finished: {} steps are done.{}\n", run_dir, trainer.steps(),
-               limit > 0 && limit <= trainer.steps() ? " More need a larger limits.max_steps."
-                                                     : " The rollouts have no more.");
-    return;
-  }
-  if (resumed) fmt::print(stderr, "going on from {}\n", origin);
-
-  fs::create_directories(trainer_config.run_dir);
-  if (!lock) lock.emplace(trainer_config.run_dir);
-  remove_leftovers(trainer_config.run_dir);
-  write_file_atomically(trainer_config.run_dir / "config.textproto", config.text());
-  progress.emplace("step", steps, trainer.steps());
-  const RunEnd end = trainer.run([&] { return stop.requested(); });
-  progress.reset();
-  const auto last = trainer_config.run_dir / "checkpoints" / checkpoint_file_name(trainer.steps());
+void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs::path& run_dir) {
+  const auto last = run_dir / "checkpoints" / checkpoint_file_name(trainer.steps());
   if (end == RunEnd::kStopped && trainer.steps() == 0)
     fmt::print("stopped at step 0 of {}; nothing was done yet\n", steps);
   else if (end == RunEnd::kStopped)
@@ -138,13 +119,62 @@ void train(const Options& options) {
     fmt::print("done: {} steps; {}\n", trainer.steps(), last.string());
 }
 
+void train(const Options& options, Job& job) {
+  RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
+                                     {job.size(), job.default_threads()});
+  job.set_patience(config.watchdog.seconds);
+  std::optional<RunLock> lock;  // rank 0's
+  Input input = read_input(options, config, job, lock);
+  const TrainerConfig& trainer_config = config.trainer;
+  const ModelFile& file = input.data.model;
+
+  Session session(job, config, file.config);
+  std::unique_ptr<PolicyModel> model;
+  if (input.resumed)
+    model = allocate_model(file, session, config.precision, WithGradients::kYes);
+  else
+    model = load_model(file, session, config.precision, WithGradients::kYes);
+  std::optional<Progress> progress;  // rank 0's
+  Trainer trainer(session.ctx(), *model, input.data.source, trainer_config, session.grid(),
+                  {.step_done =
+                       [&](const StepMetrics& metrics) {
+                         if (progress) progress->update(metrics.step, summary(metrics));
+                       },
+                   .checkpoint_saved = {}});
+  if (input.resumed) trainer.restore(file.reader);
+  const fs::path& run_dir = trainer_config.run_dir;
+  const std::int64_t steps = trainer.planned_steps().value_or(0);
+  if (trainer.steps() >= steps) {
+    trainer.settle_metrics();
+    const std::int64_t limit = trainer_config.limits.max_steps;
+    if (job.is_first())
+      fmt::print("{} is finished: {} steps are done.{}\n", run_dir.string(), trainer.steps(),
+                 limit > 0 && limit <= trainer.steps() ? " More need a larger limits.max_steps."
+                                                       : " The rollouts have no more.");
+    return;
+  }
+  if (job.is_first()) {
+    if (input.resumed) fmt::print(stderr, "going on from {}\n", file.reader.path().string());
+    fs::create_directories(run_dir);
+    if (!lock) lock.emplace(run_dir);
+    remove_leftovers(run_dir);
+    write_file_atomically(run_dir / "config.textproto", config.text());
+    progress.emplace("step", steps, trainer.steps());
+  }
+  const RunEnd end = trainer.run([&] { return job.stop_requested(); });
+  progress.reset();
+  if (job.is_first()) print_end(trainer, end, steps, run_dir);
+}
+
 }  // namespace
 
 void add_train_command(Commands& commands) {
   auto options = std::make_shared<Options>();
   commands
       .add("train", "Trains a model on recorded rollouts as a run config tells",
-           [options] { train(*options); })
+           {.body = [options](Job& job) { train(*options, job); },
+            .ranks = RunsOn::kAllRanks,
+            .on_signal = OnSignal::kFinishStep})
       .option("--config", options->config, "run config (.textproto)", Need::kRequired)
       .list("--set", options->set,
             "FIELD=VALUE, as if given at the end of the config; may be given several times, e.g. "
@@ -155,8 +185,8 @@ void add_train_command(Commands& commands) {
           "per step),\n"
           "checkpoints/step_*.h5. The same command again goes on from the newest whole "
           "checkpoint.\n"
-          "The first SIGINT or SIGTERM finishes the step, saves and ends with status 0; a second "
-          "one ends at once.");
+          "The first SIGINT, SIGTERM or SIGUSR1 (on any rank) finishes the step, saves and ends "
+          "with status 0;\na second one ends at once.");
 }
 
 }  // namespace coppice

@@ -29,7 +29,7 @@ TEST_F(Refusal, OfAConfigListsAllProblemsWithLineAndField) {
                   HasSubstr("run.textproto:8:8: loss.clip_lo: no such field."),
                   HasSubstr("run.textproto:9:13: advantage.epsilon: small is not a number."),
                   HasSubstr("run.textproto:10:9: model.checkpoint: the file \"no.h5\" does not"),
-                  HasSubstr("--set parallel.tensor=2: 2 needs 2 ranks"),
+                  HasSubstr("--set parallel.tensor=2: tensor 2 x context 1 = 2 ranks"),
                   HasSubstr("--set device=TPU: TPU is not one of")));
 }
 

@@ -31,7 +31,7 @@ class RunConfigFile : public testing::Test {
   }
   RunConfig load(const std::string& text, const std::vector<std::string>& set = {}) {
     write_file(dir_ / "run.textproto", text);
-    return load_run_config(dir_ / "run.textproto", set, RunConfigUse::kTrain);
+    return load_run_config(dir_ / "run.textproto", set, use_, job_);
   }
   // Problems with the directory's name taken off.
   std::vector<std::string> problems(const std::string& text,
@@ -49,6 +49,8 @@ class RunConfigFile : public testing::Test {
     return {};
   }
   TemporaryDirectory dir_;
+  RunConfigUse use_ = RunConfigUse::kTrain;
+  JobSize job_;
 };
 
 TEST_F(RunConfigFile, ResolvesEveryDefaultAndReadsBackAsItself) {
@@ -201,7 +203,9 @@ TEST_F(RunConfigFile, RefusesEveryValueOutOfRangeAtOnce) {
                                         "checkpoint.every_steps=-1",
                                         "checkpoint.keep_last=0",
                                         "limits.max_steps=-1",
-                                        "limits.max_bad_steps=0"};
+                                        "limits.max_bad_steps=0",
+                                        "limits.watchdog_seconds=0",
+                                        "limits.parameter_check_steps=-1"};
   const auto lines = problems(good("loss { aggregation: SEQUENCE_MEAN_TOKEN_SUM_NORM }"), bad);
   EXPECT_THAT(lines, SizeIs(bad.size()));
   for (const auto& assignment : bad)
@@ -219,15 +223,74 @@ TEST_F(RunConfigFile, RefusesWhatDoesNotGoTogether) {
 }
 
 TEST_F(RunConfigFile, RefusesWhatComesLater) {
-  EXPECT_THAT(problems(good("model { reference: \"m.h5\" hf: \"dir\" }\nparallel { tensor: 2 "
-                            "context: 3 data: 4 }\nnumerics { precision: BF16 }\ndevice: CUDA\n")),
-              ElementsAre(HasSubstr("parallel.tensor: 2 needs 2 ranks, but this version runs one"),
-                          HasSubstr("parallel.context: 3 needs 3 ranks"),
-                          HasSubstr("parallel.data: 4 needs 4 ranks"),
-                          HasSubstr("numerics.precision: BF16 runs on CUDA devices only"),
+  EXPECT_THAT(problems(good("model { reference: \"m.h5\" hf: \"dir\" }\n"
+                            "numerics { precision: BF16 }\ndevice: CUDA\n")),
+              ElementsAre(HasSubstr("numerics.precision: BF16 runs on CUDA devices only"),
                           HasSubstr("device: CUDA is not in this build"),
                           HasSubstr("model.reference: reference models come later."),
                           HasSubstr("model.hf: comes later.")));
+}
+
+TEST_F(RunConfigFile, TakesGridsThatFillTheRanksAndGivesDataWhatIsLeft) {
+  job_ = {.ranks = 12, .default_threads = 3};
+  const auto config = load(good("parallel { tensor: 2 context: 3 }"));
+  EXPECT_EQ(config.grid.tensor, 2);
+  EXPECT_EQ(config.grid.context, 3);
+  EXPECT_EQ(config.grid.data, 2);
+  EXPECT_EQ(config.sequence_parallel, SequenceParallel::kYes);
+  EXPECT_EQ(config.threads_per_rank, 3);
+  EXPECT_EQ(config.watchdog.seconds, 600);
+  EXPECT_THAT(config.text(), AllOf(HasSubstr("data: 2"), HasSubstr("sequence_parallel: true")));
+  EXPECT_EQ(load(good("parallel { data: 12 }")).sequence_parallel, SequenceParallel::kNo);
+  EXPECT_EQ(load(good("parallel { tensor: 12 sequence_parallel: false }")).sequence_parallel,
+            SequenceParallel::kNo);
+  EXPECT_EQ(load(good("limits { watchdog_seconds: 7 }")).watchdog.seconds, 7);
+}
+
+TEST_F(RunConfigFile, RefusesGridsThatTheRanksDoNotFillAndSaysWhatWouldWork) {
+  job_.ranks = 8;
+  EXPECT_THAT(problems(good("parallel { tensor: 3 }")),
+              ElementsAre("run.textproto:4:12: parallel.tensor: tensor 3 x context 1 = 3 ranks or "
+                          "a multiple of them are asked for, but 8 ranks run (each place of the "
+                          "grid is one rank). Start 3 ranks or a multiple, or choose tensor x "
+                          "context = 1, 2, 4 or 8."));
+  EXPECT_THAT(problems(good("parallel { tensor: 2 }"), {"parallel.context=3", "seed=x"}),
+              ElementsAre(HasSubstr("seed=x"),
+                          HasSubstr("--set parallel.context=3: tensor 2 x context 3 = 6 ranks")));
+  EXPECT_THAT(
+      problems(good("parallel { tensor: 2 context: 2 data: 3 }")),
+      ElementsAre(AllOf(HasSubstr(":4:33: parallel.data: tensor 2 x context 2 x data 3 = 12 "
+                                  "ranks are asked for, but 8 ranks run"),
+                        HasSubstr("Start 12 ranks, or set parallel.data to 2 (0 takes"))));
+  EXPECT_THAT(problems(good("parallel { tensor: 5 data: 3 }")),
+              ElementsAre(HasSubstr("Start 15 ranks, or choose tensor x context = 1, 2, 4 or 8 and "
+                                    "data: 0, which takes what is left.")));
+  job_.ranks = 1;
+  EXPECT_THAT(problems(good("parallel { tensor: 2 }")),
+              ElementsAre(AllOf(HasSubstr("but 1 rank runs"), HasSubstr("tensor x context = 1."))));
+  EXPECT_THAT(problems(good(), {"parallel.tensor=9223372036854775807"}),
+              ElementsAre(HasSubstr("is more ranks than any job has")));
+}
+
+TEST_F(RunConfigFile, PlanTakesTheProductOfTheGridAsTheRanks) {
+  use_ = RunConfigUse::kPlan;
+  const auto config = load(good("parallel { tensor: 3 context: 5 }"));
+  EXPECT_EQ(config.grid.ranks(), 15);
+  EXPECT_EQ(config.grid.data, 1);
+  EXPECT_EQ(load(good("parallel { tensor: 2 context: 2 data: 7 }")).grid.ranks(), 28);
+  EXPECT_EQ(load(good("parallel { tensor: 1000 }")).threads_per_rank, 1);
+  EXPECT_THAT(problems(good("parallel { tensor: 999999 context: 999999 data: 999999 }")),
+              ElementsAre(HasSubstr("are more than any job has")));
+}
+
+TEST_F(RunConfigFile, CommonTextIsTheSameOnRanksWithOtherThreadCounts) {
+  job_.default_threads = 2;
+  const auto one = load(good());
+  job_.default_threads = 7;
+  const auto other = load(good());
+  EXPECT_NE(one.text(), other.text());
+  EXPECT_EQ(one.common_text(), other.common_text());
+  EXPECT_NE(one.common_text(), load(good("seed: 9")).common_text());
 }
 
 TEST_F(RunConfigFile, NamesAFaultySet) {
@@ -306,9 +369,9 @@ TEST(ScoreConfig, TakesGridNumericsAndBatchingOnly) {
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.problems(),
-                ElementsAre(HasSubstr("--set loss.kind=SFT: coppice score takes fields of"),
+                ElementsAre(HasSubstr("--set loss.kind=SFT: coppice score takes threads_per_rank and fields of"),
                             HasSubstr("--sharing grouped and --set batching.sharing=REPEATED say"),
-                            HasSubstr("--set parallel.tensor=2: 2 needs 2 ranks"),
+                            HasSubstr("--set parallel.tensor=2: tensor 2 x context 1 = 2 ranks"),
                             HasSubstr("--precision bf16: BF16 runs on CUDA"),
                             HasSubstr("--device cuda: CUDA is not in this build"),
                             HasSubstr("--set batching.max_rows_per_microbatch=0: 0 is too small")));

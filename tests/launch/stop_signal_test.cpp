@@ -9,7 +9,7 @@ namespace coppice::test {
 namespace {
 
 TEST(StopSignal, TheFirstOneOnlyAsksToStop) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
     const StopSignal stop;
     EXPECT_FALSE(stop.requested());
     raise(number);

@@ -1,24 +1,72 @@
 #include "parallel/mpi/mpi_session.hpp"
 
 #include <mpi.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <list>
+#include <numeric>
+#include <thread>
 
 #include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_communicator.hpp"
 
 namespace coppice {
+namespace {
+
+// One bit per processor that this process may use.
+using CoreMask = std::array<unsigned char, sizeof(cpu_set_t)>;
+
+CoreMask own_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CoreMask mask{};
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) std::memcpy(mask.data(), &set, sizeof(set));
+  return mask;
+}
+
+// Polls with pauses, so that ranks that wait for another's long work leave it the cores.
+bool wait_for(MPI_Request& request, std::optional<std::chrono::steady_clock::time_point> end) {
+  for (auto pause = std::chrono::microseconds(20);;
+       pause = std::min(2 * pause, std::chrono::microseconds(5000))) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0) return true;
+    if (end && std::chrono::steady_clock::now() > *end) return false;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+// The memory of one gather().
+struct Gathering {
+  std::string word, all;
+  int length = 0;
+  std::vector<int> lengths, offsets;
+};
+
+}  // namespace
 
 struct MpiSession::State {
-  int rank = 0, size = 1, local_rank = 0, local_size = 1;
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, local_cores = 1;
   std::string host;
+  MPI_Comm words = MPI_COMM_NULL;  // of gather()
+  std::list<Gathering> gatherings;
   Activity activity;
   std::unique_ptr<Heartbeat> heartbeat;
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
+  CoreMask cores = own_cores();  // before MPI's libraries move the process about
+  // Without mpirun Open MPI starts a helper process for a lone rank, which takes time and fails
+  // where no ssh is installed; nothing here needs it. Other MPIs do not know the variable.
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
@@ -33,7 +81,14 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
             "MPI_Comm_split_type");
   MPI_Comm_rank(node, &state_->local_rank);
   MPI_Comm_size(node, &state_->local_size);
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, cores.data(), static_cast<int>(cores.size()), MPI_BYTE,
+                          MPI_BOR, node),
+            "MPI_Allreduce");
+  int bits = 0;
+  for (const unsigned char byte : cores) bits += std::popcount(byte);
+  state_->local_cores = std::max(1, bits);
   MPI_Comm_free(&node);
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state_->words), "MPI_Comm_dup");
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;
   MPI_Get_processor_name(name.data(), &length);
@@ -46,6 +101,7 @@ MpiSession::~MpiSession() {
     MPI_Abort(MPI_COMM_WORLD, 1);
   } else {
     state_->heartbeat.reset();
+    MPI_Comm_free(&state_->words);
     MPI_Finalize();
   }
 }
@@ -54,6 +110,7 @@ int MpiSession::rank() const { return state_->rank; }
 int MpiSession::size() const { return state_->size; }
 int MpiSession::local_rank() const { return state_->local_rank; }
 int MpiSession::local_size() const { return state_->local_size; }
+int MpiSession::local_cores() const { return state_->local_cores; }
 const std::string& MpiSession::host() const { return state_->host; }
 
 void MpiSession::abort(int status) {
@@ -67,6 +124,40 @@ std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, state_->rank, &comm), "MPI_Comm_split");
   return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog, state_->activity,
                                            *state_->heartbeat);
+}
+
+std::optional<std::vector<std::string>> MpiSession::gather(std::string_view word,
+                                                           std::optional<double> seconds) {
+  if (state_->size == 1) return std::vector<std::string>{std::string(word)};
+  // What MPI may still read and write when a rank has not come lives as long as the session.
+  Gathering& g = state_->gatherings.emplace_back();
+  const auto ranks = static_cast<std::size_t>(state_->size);
+  std::optional<std::chrono::steady_clock::time_point> end;
+  if (seconds)
+    end = std::chrono::steady_clock::now() +
+          std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+              std::chrono::duration<double>(*seconds));
+  g.word = word;
+  g.length = static_cast<int>(word.size());
+  g.lengths.resize(ranks);
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(
+      MPI_Iallgather(&g.length, 1, MPI_INT, g.lengths.data(), 1, MPI_INT, state_->words, &request),
+      "MPI_Iallgather");
+  if (!wait_for(request, end)) return std::nullopt;
+  g.offsets.resize(ranks);
+  std::exclusive_scan(g.lengths.begin(), g.lengths.end(), g.offsets.begin(), 0);
+  g.all.resize(static_cast<std::size_t>(g.offsets.back() + g.lengths.back()));
+  check_mpi(MPI_Iallgatherv(g.word.data(), g.length, MPI_CHAR, g.all.data(), g.lengths.data(),
+                            g.offsets.data(), MPI_CHAR, state_->words, &request),
+            "MPI_Iallgatherv");
+  if (!wait_for(request, end)) return std::nullopt;
+  std::vector<std::string> words;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    words.push_back(g.all.substr(static_cast<std::size_t>(g.offsets[rank]),
+                                 static_cast<std::size_t>(g.lengths[rank])));
+  state_->gatherings.pop_back();
+  return words;
 }
 
 Activity& MpiSession::activity() { return state_->activity; }

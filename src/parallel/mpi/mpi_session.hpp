@@ -2,7 +2,9 @@
 // MPI for the length of the program: started once, ended once, and never ended while an error is on
 // its way out, because a rank that waits in MPI_Finalize for peers that wait for it hangs them all.
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/activity.hpp"
@@ -15,7 +17,8 @@ struct WatchdogConfig {
   double seconds = 600.0;
 };
 
-/// Parallel  one per process; every rank makes it first and destroys it last
+/// Parallel  one per process; every rank makes it first and destroys it last. A program that was
+///           started without mpirun is a job of one rank
 /// Errors    CommError when MPI cannot be started
 class MpiSession {
  public:
@@ -30,6 +33,8 @@ class MpiSession {
   /// Place among the ranks of this host, and their number.
   int local_rank() const;
   int local_size() const;
+  /// Processors that the ranks of this host may use, all of them together.
+  int local_cores() const;
   /// Name of this host, for messages.
   const std::string& host() const;
 
@@ -40,6 +45,12 @@ class MpiSession {
   ///
   /// `axis` names the communicator in messages ("tensor", "context", "data").
   std::unique_ptr<Communicator> split(int color, std::string axis, WatchdogConfig watchdog);
+
+  /// What every rank passes, by rank. Nothing where a rank has not come within `seconds`; then only
+  /// abort() is left. Without `seconds` it waits for ever. Collective over all ranks; for words
+  /// before and after the work, not within it: waiting ranks sleep between looks.
+  std::optional<std::vector<std::string>> gather(std::string_view word,
+                                                 std::optional<double> seconds);
 
   /// What this rank is doing; whoever drives the work writes it, messages about waits read it.
   Activity& activity();

@@ -1,0 +1,133 @@
+#include "launch/job.hpp"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/error.hpp"
+#include "launch/one_line.hpp"
+
+namespace coppice {
+namespace {
+
+using Json = nlohmann::json;
+
+// A rank that fails gives the others this long to come with the same problem. Rank 0 is the first
+// to lose its patience: of several ranks that fail alike, one report is enough.
+constexpr double kGrace = 1.0, kGraceOfOthers = 1.4;
+
+std::uint64_t hash_of(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const auto& line : lines) all += line + '\n';
+  return XXH3_64bits(all.data(), all.size());
+}
+
+struct Word {
+  std::string host;
+  bool ends = false;
+  int status = 0;
+  std::uint64_t problems = 0;  // their hash
+  std::vector<std::uint64_t> hashes;
+};
+
+std::string text_of(const Word& word) {
+  return Json::array({word.host, word.ends, word.status, word.problems, word.hashes})
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<Word> words_of(const std::vector<std::string>& texts) {
+  std::vector<Word> words;
+  for (const auto& text : texts) {
+    const Json json = Json::parse(text);
+    words.push_back({json[0], json[1], json[2], json[3], json[4]});
+  }
+  return words;
+}
+
+}  // namespace
+
+Job::Job(OnSignal on_signal)
+    : stop_(on_signal == OnSignal::kFinishStep ? std::optional<StopSignal>(std::in_place)
+                                               : std::optional<StopSignal>()) {}
+
+int Job::default_threads() const { return std::max(1, mpi_.local_cores() / mpi_.local_size()); }
+
+void Job::agree(const std::vector<Fingerprint>& mine) {
+  Word word;
+  word.host = mpi_.host();
+  for (const auto& print : mine) word.hashes.push_back(print.hash);
+  const auto texts = mpi_.gather(text_of(word), patience_);
+  if (!texts)
+    throw CommError(fmt::format(
+        "other ranks have not read their input within {:.0f} s. Look at what they do, or raise "
+        "limits.watchdog_seconds.",
+        *patience_));
+  const auto words = words_of(*texts);
+  if (std::any_of(words.begin(), words.end(), [](const Word& other) { return other.ends; }))
+    throw PeerFailed{};
+  Problems problems;
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    for (std::size_t rank = 1; rank < words.size(); ++rank) {
+      if (words[rank].hashes.at(i) == words[0].hashes.at(i)) continue;
+      problems.add(
+          "{} on rank {} ({}) is not what it is on rank 0 ({}): hash {:016x} against {:016x} "
+          "(ranks that work on different input would train nonsense). Give all ranks the same.",
+          mine[i].what, rank, words[rank].host, words[0].host, words[rank].hashes[i],
+          words[0].hashes[i]);
+    }
+  problems.throw_if_any<DataError>();
+}
+
+int Job::end(const Ending& ending) {
+  std::fflush(stdout);
+  if (ending.within_collective) {
+    if (!is_first()) std::this_thread::sleep_for(std::chrono::duration<double>(kGraceOfOthers));
+    end_all(ending);
+  }
+  const bool failed = !ending.problems.empty();
+  const std::string text = text_of({.host = mpi_.host(),
+                                    .ends = true,
+                                    .status = ending.status,
+                                    .problems = failed ? hash_of(ending.problems) : 0,
+                                    .hashes = {}});
+  for (;;) {
+    const auto texts = mpi_.gather(text, failed ? is_first() ? kGrace : kGraceOfOthers : patience_);
+    if (!texts && failed) end_all(ending);
+    if (!texts)
+      end_all({1,
+               {fmt::format("other ranks have not ended within {:.0f} s after this one. Look at "
+                            "what they do, or raise limits.watchdog_seconds.",
+                            *patience_)}});
+    const auto words = words_of(*texts);
+    // Who came to agree() instead has now heard of the end, and comes next.
+    if (!std::all_of(words.begin(), words.end(), [](const Word& word) { return word.ends; }))
+      continue;
+    const auto same = [&](const Word& word) { return word.problems == hash_of(ending.problems); };
+    if (failed && std::none_of(words.begin(), words.begin() + rank(), same))
+      report(ending.problems);
+    int status = 0;
+    for (const auto& word : words) status = std::max(status, word.status);
+    return status;
+  }
+}
+
+void Job::report(const std::vector<std::string>& problems) const {
+  std::string lines;  // written at once, so that ranks do not mix their lines
+  for (const auto& problem : problems)
+    lines +=
+        fmt::format("coppice: error [rank {}, {}]: {}\n", rank(), mpi_.host(), one_line(problem));
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
+  std::fflush(stderr);
+}
+
+void Job::end_all(const Ending& ending) {
+  report(ending.problems);
+  mpi_.abort(std::max(1, ending.status));
+}
+
+}  // namespace coppice
