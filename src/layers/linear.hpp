@@ -13,8 +13,14 @@
 namespace coppice {
 
 struct LinearPart {
+  /// As many pieces as there are tensor-parallel ranks.
+  static constexpr std::int64_t kOneEach = 0;
+
   std::string name;  ///< Hugging Face name without ".weight", "model.layers.0.self_attn.q_proj"
   std::int64_t out_features;
+  /// Column-parallel: into how many equal pieces the features are cut. Fewer than there are ranks:
+  /// neighbours hold the same piece (key-value heads).
+  std::int64_t pieces = kOneEach;
 };
 
 /// One matrix multiplication, which may hold several logical linears of the same input.
@@ -23,14 +29,10 @@ struct LinearConfig {
   std::int64_t in_features;
   std::vector<LinearPart> parts;  ///< stacked by rows of the weight in this order
   bool bias = false;
-
-  std::int64_t out_features() const;
 };
 
-/// Weight and optional bias, stacked from the parts.
+/// A rank's part of the weight and of the optional bias.
 struct LinearParameters {
-  LinearParameters(const ParameterStorage& storage, const LinearConfig& config);
-
   Parameter weight;               // [out, in]
   std::optional<Parameter> bias;  // [out]
   void collect(std::vector<Parameter*>& parameters);
@@ -51,5 +53,11 @@ void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstT
 ///           the gradients of trainable parameters only
 void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
                      ConstTensorView dy, std::optional<TensorView> dx);
+
+// The same without the bias.
+
+void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x, TensorView y);
+void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, ConstTensorView dy,
+                     std::optional<TensorView> dx);
 
 }  // namespace coppice

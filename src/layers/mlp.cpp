@@ -1,6 +1,8 @@
 // The feed-forward network, composed of its ops.
 #include "layers/mlp.hpp"
 
+#include <algorithm>
+
 #include "layers/swiglu.hpp"
 
 namespace coppice {
@@ -8,7 +10,7 @@ namespace coppice {
 Mlp::Mlp(const ParallelContext& parallel, const ParameterStorage& storage, const std::string& name,
          std::int64_t hidden_size, std::int64_t intermediate_size)
     : dtype_(storage.dtype),
-      intermediate_size_(intermediate_size),
+      intermediate_size_(intermediate_size / parallel.tensor.size()),
       gate_up_(parallel, storage,
                {.name = name + ".gate_up_proj",
                 .in_features = hidden_size,
@@ -27,6 +29,10 @@ Mlp::Activations Mlp::lease_activations(Arena& arena, std::int64_t tokens) const
 std::int64_t Mlp::activation_bytes(std::int64_t tokens) const {
   return Arena::leased_bytes(dtype_, {tokens, 2 * intermediate_size_}) +
          Arena::leased_bytes(dtype_, {tokens, intermediate_size_});
+}
+
+std::int64_t Mlp::scratch_bytes(std::int64_t tokens) const {
+  return std::max(gate_up_.scratch_bytes(tokens), down_.scratch_bytes(tokens));
 }
 
 void Mlp::recompute(ExecContext& ctx, ConstTensorView x, Activations& acts) const {

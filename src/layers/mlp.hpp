@@ -9,7 +9,7 @@ namespace coppice {
 
 class Mlp {
  public:
-  /// Kept from forward to backward. T tokens, F = intermediate_size.
+  /// Kept from forward to backward. T tokens, F = intermediate_size / tensor-parallel ranks.
   struct Activations {
     Tensor gate_up;  // [T, 2F]  before SwiGLU
     Tensor hidden;   // [T, F]   after SwiGLU
@@ -21,8 +21,10 @@ class Mlp {
 
   Activations lease_activations(Arena& arena, std::int64_t tokens) const;
   std::int64_t activation_bytes(std::int64_t tokens) const;
+  /// What forward or backward leases from ctx.scratch for T rows.
+  std::int64_t scratch_bytes(std::int64_t tokens) const;
 
-  /// y = down(silu(gate(x)) up(x)); x, y [T, hidden_size]
+  /// y = down(silu(gate(x)) up(x)); x, y [T, hidden_size], or this rank's rows of it
   void forward(ExecContext& ctx, ConstTensorView x, Activations& acts, TensorView y) const;
   /// Forward up to the input of the last matrix: what backward needs when nothing was kept.
   void recompute(ExecContext& ctx, ConstTensorView x, Activations& acts) const;
@@ -36,7 +38,7 @@ class Mlp {
 
  private:
   DType dtype_;
-  std::int64_t intermediate_size_;
+  std::int64_t intermediate_size_;  // of this rank
   ColumnParallelLinear gate_up_;
   RowParallelLinear down_;
 };

@@ -85,9 +85,14 @@ std::int64_t rms_norm_scratch_bytes(DType dtype, std::int64_t tokens, std::int64
   return Arena::leased_bytes(dtype, {cpu::RowBlocks(tokens).count(), width});
 }
 
-RmsNorm::RmsNorm(const ParameterStorage& storage, const std::string& name, std::int64_t width,
-                 double epsilon)
-    : weight_(make_parameter(storage, name + ".weight", {{name + ".weight", Shard::whole({width})}},
+RmsNorm::RmsNorm(const ParallelContext& parallel, const ParameterStorage& storage,
+                 const std::string& name, std::int64_t width, double epsilon,
+                 ReductionGroup reduction)
+    : weight_(make_parameter(storage, name + ".weight",
+                             {{.name = name + ".weight",
+                               .shard = Shard::whole({width}),
+                               .reduction = reduction,
+                               .is_primary = parallel.is_first_tensor_rank()}},
                              WeightDecay::kNo)),
       epsilon_(epsilon) {}
 

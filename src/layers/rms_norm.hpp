@@ -6,6 +6,7 @@
 
 #include "core/exec_context.hpp"
 #include "core/tensor.hpp"
+#include "parallel/parallel_context.hpp"
 #include "parallel/parameter.hpp"
 
 namespace coppice {
@@ -47,9 +48,10 @@ std::int64_t rms_norm_scratch_bytes(DType dtype, std::int64_t tokens, std::int64
 /// The op with its weight.
 class RmsNorm {
  public:
-  /// `name` is the norm's name in the model, "model.layers.0.input_layernorm".
-  RmsNorm(const ParameterStorage& storage, const std::string& name, std::int64_t width,
-          double epsilon);
+  /// `name` is the norm's name in the model, "model.layers.0.input_layernorm". Each tensor-parallel
+  /// rank holds the whole weight; `reduction` says whether it sees only a part of its gradient.
+  RmsNorm(const ParallelContext& parallel, const ParameterStorage& storage, const std::string& name,
+          std::int64_t width, double epsilon, ReductionGroup reduction);
 
   void forward(ExecContext& ctx, ConstTensorView x, TensorView y, TensorView rstd) const;
   /// sum = x + delta, y = norm(sum)

@@ -14,6 +14,12 @@ void check_rows(const char* op, ConstTensorView x, std::span<const std::int64_t>
   }
 }
 
+void check_ascending(const char* op, std::span<const std::int64_t> rows) {
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    COPPICE_CHECK(rows[i - 1] < rows[i], "{}: row {} after row {}", op, rows[i], rows[i - 1]);
+  }
+}
+
 void check_bias(const char* op, ConstTensorView bias, ConstTensorView y) {
   COPPICE_CHECK(
       y.shape().rank() == 2 && bias.shape() == Shape({y.shape()[1]}) && bias.dtype() == y.dtype(),
@@ -76,9 +82,7 @@ void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64
 void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                   TensorView dx) {
   check_rows("scatter_rows", dx, rows, d_picked);
-  for (std::size_t i = 1; i < rows.size(); ++i) {
-    COPPICE_CHECK(rows[i - 1] < rows[i], "scatter_rows: row {} after row {}", rows[i], rows[i - 1]);
-  }
+  check_ascending("scatter_rows", rows);
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::scatter_rows(ctx, d_picked, rows, dx);
@@ -87,6 +91,20 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
       break;
   }
   throw_no_backend("scatter_rows", ctx.device());
+}
+
+void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+                 TensorView dx) {
+  check_rows("add_to_rows", dx, rows, d_picked);
+  check_ascending("add_to_rows", rows);
+  switch (ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::add_to_rows(ctx, d_picked, rows, dx);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) return cuda::add_to_rows(ctx, d_picked, rows, dx);
+      break;
+  }
+  throw_no_backend("add_to_rows", ctx.device());
 }
 
 }  // namespace coppice

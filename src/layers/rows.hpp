@@ -35,6 +35,12 @@ void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64
 void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                   TensorView dx);
 
+/// dx[rows[i]] += d_picked[i], for ascending rows; other rows stay.
+///
+/// Errors    ContractError if rows are not strictly ascending
+void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+                 TensorView dx);
+
 namespace cpu {
 void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView sum);
 void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y);
@@ -43,6 +49,8 @@ void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64
                  TensorView picked);
 void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                   TensorView dx);
+void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+                 TensorView dx);
 }  // namespace cpu
 namespace cuda {
 void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView sum);
@@ -52,6 +60,8 @@ void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64
                  TensorView picked);
 void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                   TensorView dx);
+void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+                 TensorView dx);
 }  // namespace cuda
 
 }  // namespace coppice

@@ -1,10 +1,12 @@
 #pragma once
 // Self-attention of a block: one fused matrix makes q, k and v, heads are normed (Qwen3) and turned
 // by their positions, prefix attention joins rows as the plan says, a last matrix leads back. Which
-// rows see which is the plan's; the residual addition and the norm before belong to the block.
+// rows see which is the plan's; the residual addition and the norm before belong to the block. Keys
+// and values that other context-parallel ranks see are gathered here, once per layer.
 #include <span>
 
 #include "attention/prefix_attention.hpp"
+#include "attention/shared_rows.hpp"
 #include "core/arena.hpp"
 #include "layers/column_parallel_linear.hpp"
 #include "layers/rms_norm.hpp"
@@ -13,11 +15,13 @@
 
 namespace coppice {
 
-/// What all layers of one pass share: who sees whom, and where each row stands in its sequence.
+/// What all layers of one pass share: who sees whom, where each row stands in its sequence, and
+/// which rows context-parallel ranks exchange.
 struct PackedRows {
-  const AttentionPlan& plan;
+  const AttentionPlan& plan;  // key space 0: own rows; 1, where rows are shared: gathered rows
   std::span<const std::int32_t> positions;  // [T]
   const RopeTable& rope;
+  const SharedRows& shared;
 };
 
 /// Gradients of a layer's keys (after turning) and values that come from elsewhere: rows of a later
@@ -36,7 +40,8 @@ struct SelfAttentionConfig {
 
 class SelfAttention {
  public:
-  /// Kept from forward to backward. T tokens, Hq and Hkv heads of width D.
+  /// Kept from forward to backward. T tokens, S gathered rows, Hq and Hkv heads of this rank, of
+  /// width D.
   struct Activations {
     Tensor qkv;          // [T, (Hq + 2 Hkv) D]  q and k turned, unless there are q/k norms
     Tensor qk;           // [T, (Hq + Hkv) D]    with q/k norms only: normed and turned
@@ -44,6 +49,7 @@ class SelfAttention {
     Tensor k_rstd;       // [T, Hkv]             with q/k norms only
     Tensor out;          // [T, Hq D]            before the last matrix
     Tensor softmax_lse;  // [Hq, T]
+    Tensor gathered;     // [S, 2 Hkv D]         with shared rows only: K beside V, K turned
   };
 
   SelfAttention(const ParallelContext& parallel, const ParameterStorage& storage,
@@ -51,14 +57,18 @@ class SelfAttention {
 
   /// Two parts, because recomputation keeps the second and makes the first again.
   void lease_projections(Arena& arena, std::int64_t tokens, Activations& acts) const;
-  void lease_output(Arena& arena, std::int64_t tokens, Activations& acts) const;
+  void lease_output(Arena& arena, std::int64_t tokens, Activations& acts,
+                    std::int64_t gathered_rows = 0) const;
   std::int64_t projection_bytes(std::int64_t tokens) const;
-  std::int64_t output_bytes(std::int64_t tokens) const;
+  std::int64_t output_bytes(std::int64_t tokens, std::int64_t gathered_rows = 0) const;
   /// The most that forward or backward leases from ctx.scratch.
-  std::int64_t forward_scratch_bytes(const AttentionPlan& plan, int threads) const;
-  std::int64_t backward_scratch_bytes(const AttentionPlan& plan, int threads) const;
+  std::int64_t forward_scratch_bytes(const AttentionPlan& plan, int threads,
+                                     const SharedRows& shared = {}) const;
+  std::int64_t backward_scratch_bytes(const AttentionPlan& plan, int threads,
+                                      const SharedRows& shared = {}) const;
 
-  /// x, y [T, hidden_size]. Forward is its three steps, one after the other.
+  /// x, y [T, hidden_size], or this rank's rows of it under sequence parallelism. Forward is its
+  /// three steps, one after the other.
   void forward(ExecContext& ctx, ConstTensorView x, const PackedRows& rows, Activations& acts,
                TensorView y) const;
   void project(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
@@ -73,6 +83,8 @@ class SelfAttention {
 
   /// Keys and values as attention sees them, for passes that attend to these rows later.
   KeySpace key_space(const Activations& acts) const;
+  /// Those of the rows that the context-parallel ranks share.
+  KeySpace gathered_space(const Activations& acts) const;
 
   void collect(std::vector<Parameter*>& parameters);
   ColumnParallelLinear& qkv() { return qkv_; }
@@ -80,10 +92,17 @@ class SelfAttention {
 
  private:
   ConstTensorView queries(const Activations& acts) const;
-  std::int64_t q_width() const { return config_.num_attention_heads * config_.head_dim; }
-  std::int64_t kv_width() const { return config_.num_key_value_heads * config_.head_dim; }
+  ConstTensorView keys(const Activations& acts) const;    // [T, Hkv D]
+  ConstTensorView values(const Activations& acts) const;  // [T, Hkv D]
+  void gather_shared(ExecContext& ctx, const PackedRows& rows, Activations& acts) const;
+  void return_shared(ExecContext& ctx, const PackedRows& rows, ConstTensorView d_gathered,
+                     TensorView d_key_value) const;
+  std::int64_t q_width() const { return num_attention_heads_ * config_.head_dim; }
+  std::int64_t kv_width() const { return num_key_value_heads_ * config_.head_dim; }
 
   SelfAttentionConfig config_;
+  ParallelContext parallel_;
+  std::int64_t num_attention_heads_, num_key_value_heads_;  // of this rank
   DType dtype_;
   double softmax_scale_;
   ColumnParallelLinear qkv_;

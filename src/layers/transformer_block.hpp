@@ -24,7 +24,8 @@ struct TransformerBlockConfig {
 
 class TransformerBlock {
  public:
-  /// Kept from forward to backward; what `recompute` does not keep has no memory here.
+  /// Kept from forward to backward; what `recompute` does not keep has no memory here. T is this
+  /// rank's share of the rows under sequence parallelism.
   struct Activations {
     Recompute recompute = Recompute::kNone;
     Tensor attention_normed;               // [T, N]  input of attention
@@ -39,13 +40,16 @@ class TransformerBlock {
   TransformerBlock(const ParallelContext& parallel, const ParameterStorage& storage,
                    const TransformerBlockConfig& config);
 
-  Activations lease_activations(Arena& arena, std::int64_t tokens, Recompute recompute) const;
-  std::int64_t activation_bytes(std::int64_t tokens, Recompute recompute) const;
+  /// For a batch of `tokens` rows, `gathered_rows` of which all context-parallel ranks share.
+  Activations lease_activations(Arena& arena, std::int64_t tokens, Recompute recompute,
+                                std::int64_t gathered_rows = 0) const;
+  std::int64_t activation_bytes(std::int64_t tokens, Recompute recompute,
+                                std::int64_t gathered_rows = 0) const;
   /// The most that a pass leases from ctx.scratch.
-  std::int64_t forward_scratch_bytes(const AttentionPlan& plan, Recompute recompute,
-                                     int threads) const;
-  std::int64_t backward_scratch_bytes(const AttentionPlan& plan, Recompute recompute,
-                                      int threads) const;
+  std::int64_t forward_scratch_bytes(const AttentionPlan& plan, Recompute recompute, int threads,
+                                     const SharedRows& shared = {}) const;
+  std::int64_t backward_scratch_bytes(const AttentionPlan& plan, Recompute recompute, int threads,
+                                      const SharedRows& shared = {}) const;
 
   /// x, y [T, N]; x must be unchanged until backward.
   void forward(ExecContext& ctx, ConstTensorView x, const PackedRows& rows, Activations& acts,
@@ -63,14 +67,16 @@ class TransformerBlock {
   Mlp& mlp() { return mlp_; }
 
  private:
-  std::int64_t complete_bytes(std::int64_t tokens) const;
-  void lease_all(Arena& arena, std::int64_t tokens, bool with_output, Activations& acts) const;
-  Activations completed(Activations& kept, Arena& scratch, std::int64_t tokens) const;
+  std::int64_t complete_bytes(std::int64_t tokens, std::int64_t gathered_rows) const;
+  void lease_all(Arena& arena, std::int64_t tokens, std::int64_t gathered_rows, bool with_output,
+                 Activations& acts) const;
+  Activations completed(Activations& kept, Arena& scratch, const PackedRows& rows) const;
   void recompute(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
                  Activations& acts) const;
 
   std::int64_t hidden_size_;
   DType dtype_;
+  ParallelContext parallel_;
   RmsNorm attention_norm_;
   SelfAttention attention_;
   RmsNorm mlp_norm_;

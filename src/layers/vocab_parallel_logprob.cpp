@@ -15,6 +15,7 @@ struct Head {
   const HeadEdges& edges;
   double temperature;
   std::int64_t chunk_rows;
+  const std::optional<VocabRanks>& vocabulary;
 
   std::int64_t rows() const { return edges.row_count(); }
   std::int64_t rows_from(std::int64_t begin) const { return std::min(chunk_rows, rows() - begin); }
@@ -34,8 +35,11 @@ std::span<T> of_chunk(const Head& head, std::span<T> all, std::int64_t begin, st
 }
 
 Head checked(ExecContext& ctx, ConstTensorView x, ConstTensorView weight, const HeadEdges& edges,
-             double temperature, std::int64_t chunk_rows, std::optional<std::int64_t> vocab_size) {
-  const auto vocabulary = vocab_size.value_or(weight.shape()[0]);
+             double temperature, std::int64_t chunk_rows,
+             const std::optional<VocabRanks>& vocabulary) {
+  const auto weight_rows = weight.shape()[0];
+  const auto tokens = vocabulary ? vocabulary->shard.size : weight_rows;
+  const auto vocab_size = vocabulary ? vocabulary->shard.vocab_size : weight_rows;
   COPPICE_CHECK(x.shape().rank() == 2 && weight.shape().rank() == 2 &&
                     x.shape()[1] == weight.shape()[1] && x.dtype() == weight.dtype(),
                 "logprob: x {} {} for weight {} {}", name_of(x.dtype()), x.shape(),
@@ -44,15 +48,15 @@ Head checked(ExecContext& ctx, ConstTensorView x, ConstTensorView weight, const 
                     edges.edge_begin.back() == edges.edge_count(),
                 "logprob: x {} for {} head rows with {} edges", x.shape(), edges.row_count(),
                 edges.edge_count());
-  COPPICE_CHECK(vocabulary > 0 && vocabulary <= weight.shape()[0],
-                "logprob: a vocabulary of {} in weight {}", vocabulary, weight.shape());
+  COPPICE_CHECK(vocab_size > 0 && tokens <= weight_rows, "logprob: {} of {} tokens in weight {}",
+                tokens, vocab_size, weight.shape());
   COPPICE_CHECK(temperature > 0, "logprob: temperature = {}", temperature);
   COPPICE_CHECK(chunk_rows > 0, "logprob: chunk_rows = {}", chunk_rows);
   for (const auto target : edges.targets) {
-    COPPICE_CHECK(target >= 0 && target < vocabulary, "logprob: target {} of a vocabulary of {}",
-                  target, vocabulary);
+    COPPICE_CHECK(target >= 0 && target < vocab_size, "logprob: target {} of a vocabulary of {}",
+                  target, vocab_size);
   }
-  return {ctx, x, weight.rows(0, vocabulary), edges, temperature, chunk_rows};
+  return {ctx, x, weight.rows(0, tokens), edges, temperature, chunk_rows, vocabulary};
 }
 
 void check_sizes(const Head& head, std::size_t first, std::size_t second) {
@@ -76,23 +80,54 @@ LogitChunk logits_of(const Head& head, ScratchScope& scratch, std::int64_t begin
   LogitChunk chunk{.logits = scratch.lease(head.x.dtype(), {rows, head.weight.shape()[0]}),
                    .statistics = scratch.lease(DType::kF64, {rows, 3}),
                    .row_begin = begin,
+                   .first_token = head.vocabulary ? head.vocabulary->shard.begin : 0,
                    .temperature = head.temperature};
   gemm(head.ctx, head.x.rows(begin, rows), head.weight, chunk.logits, {.b = Transpose::kYes});
   return chunk;
 }
 
-void statistics(const Head& head, const LogitChunk& chunk, std::span<double> logprobs,
-                std::span<double> entropies) {
-  switch (head.ctx.device().kind) {
+// The four steps of a device's backend; the collectives between them are in statistics().
+struct Backend {
+  decltype(&cpu::logprob_statistics) statistics;
+  decltype(&cpu::logprob_target_logits) target_logits;
+  decltype(&cpu::logprob_merge_statistics) merge_statistics;
+  decltype(&cpu::logprob_finish) finish;
+};
+
+Backend backend_of(const ExecContext& ctx) {
+  switch (ctx.device().kind) {
     case DeviceKind::kCpu:
-      return cpu::logprob_statistics(head.ctx, head.edges, chunk, logprobs, entropies);
+      return {cpu::logprob_statistics, cpu::logprob_target_logits, cpu::logprob_merge_statistics,
+              cpu::logprob_finish};
     case DeviceKind::kCuda:
       if constexpr (build::kWithCuda) {
-        return cuda::logprob_statistics(head.ctx, head.edges, chunk, logprobs, entropies);
+        return {cuda::logprob_statistics, cuda::logprob_target_logits,
+                cuda::logprob_merge_statistics, cuda::logprob_finish};
       }
       break;
   }
-  throw_no_backend("logprob_statistics", head.ctx.device());
+  throw_no_backend("logprob_statistics", ctx.device());
+}
+
+/// A chunk's statistics over the whole vocabulary and, where spans are given, its edges' figures.
+void statistics(const Head& head, const LogitChunk& chunk, std::span<double> logprobs,
+                std::span<double> entropies) {
+  const Backend backend = backend_of(head.ctx);
+  const auto rows = chunk.logits.shape()[0];
+  Communicator* tensor =
+      head.vocabulary && head.vocabulary->tensor.size() > 1 ? &head.vocabulary->tensor : nullptr;
+  ScratchScope scratch(head.ctx.scratch);
+  backend.statistics(head.ctx, chunk);
+  if (tensor != nullptr) {
+    const TensorView all = scratch.lease(DType::kF64, {tensor->size() * rows, 3});
+    tensor->all_gather(head.ctx.stream, chunk.statistics, all);
+    backend.merge_statistics(head.ctx, all, chunk);
+  }
+  if (logprobs.empty()) return;
+  const TensorView targets = scratch.lease(DType::kF64, {head.edges_of(chunk.row_begin, rows)});
+  backend.target_logits(head.ctx, head.edges, chunk, targets);
+  if (tensor != nullptr) tensor->all_reduce(head.ctx.stream, targets, ReduceOp::kSum);
+  backend.finish(head.ctx, head.edges, chunk, targets, logprobs, entropies);
 }
 
 void gradient(const Head& head, const LogitChunk& chunk, std::span<const double> c,
@@ -154,8 +189,8 @@ HeadEdges::HeadEdges(std::span<const PredictionEdge> edges) {
 void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
                      const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                      std::span<double> logprobs, std::span<double> entropies,
-                     std::optional<std::int64_t> vocab_size) {
-  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+                     const std::optional<VocabRanks>& vocabulary) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, logprobs.size(), entropies.size());
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
     ScratchScope scratch(ctx.scratch);
@@ -167,8 +202,9 @@ void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight
 void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
                       const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                       std::span<const double> c, std::span<const double> e, TensorView dx,
-                      std::optional<TensorView> dweight, std::optional<std::int64_t> vocab_size) {
-  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+                      std::optional<TensorView> dweight,
+                      const std::optional<VocabRanks>& vocabulary) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, c.size(), e.size());
   check_gradients(head, dx, dweight);
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
@@ -186,8 +222,8 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
                               const EdgeCoefficients& coefficients, std::span<double> logprobs,
                               std::span<double> entropies, TensorView dx,
                               std::optional<TensorView> dweight,
-                              std::optional<std::int64_t> vocab_size) {
-  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocab_size);
+                              const std::optional<VocabRanks>& vocabulary) {
+  const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, logprobs.size(), entropies.size());
   check_gradients(head, dx, dweight);
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
@@ -205,20 +241,23 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
   }
 }
 
-std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_size,
+std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_rows,
                                 std::int64_t logit_bytes) {
-  const auto most = std::max<std::int64_t>(1, logit_bytes / (vocab_size * size_of(dtype)));
+  const auto most = std::max<std::int64_t>(1, logit_bytes / (vocab_rows * size_of(dtype)));
   const auto chunks = std::max<std::int64_t>(1, (rows + most - 1) / most);
   return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);
 }
 
 std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int64_t vocab_size,
-                                   std::int64_t chunk_rows) {
+                                   std::int64_t chunk_rows, int ranks) {
   const auto rows = std::min(chunk_rows, edges.row_count());
   if (rows == 0) return 0;
+  const auto chunk_edges = most_edges(edges, chunk_rows);
+  auto merging = Arena::leased_bytes(DType::kF64, {chunk_edges});
+  if (ranks > 1) merging += Arena::leased_bytes(DType::kF64, {ranks * rows, 3});
   return Arena::leased_bytes(dtype, {rows, vocab_size}) +
          Arena::leased_bytes(DType::kF64, {rows, 3}) +
-         Arena::leased_bytes(DType::kF64, {2, most_edges(edges, chunk_rows)});
+         std::max(merging, Arena::leased_bytes(DType::kF64, {2, chunk_edges}));
 }
 
 }  // namespace coppice

@@ -10,8 +10,15 @@
 #include "attention/prediction_edges.hpp"
 #include "core/exec_context.hpp"
 #include "core/tensor.hpp"
+#include "layers/vocab_shard.hpp"
 
 namespace coppice {
+
+/// The run of the vocabulary whose rows a weight holds, and the ranks that hold the others.
+struct VocabRanks {
+  Communicator& tensor;
+  VocabShard shard;
+};
 
 /// The edges by the row that predicts: edges of head row r are [edge_begin[r], edge_begin[r + 1]).
 struct HeadEdges {
@@ -35,12 +42,15 @@ using EdgeCoefficients = std::function<void(
 
 /// With z = x weight^T / temperature: logprob = z_target - LSE(z), entropy = -sum p log p.
 ///
-/// Shapes    x [n, N]: the head rows, gathered and normed   weight [V, N]   logprobs, entropies
-///           [edges], in the order of edges.targets
+/// Shapes    x [n, N]: the head rows, gathered and normed   weight [V of this rank, N]
+///           logprobs, entropies [edges], in the order of edges.targets
 /// Dtypes    x and weight both f32 or both f64; log-probs and entropies always double
 /// Units     natural logarithms
-/// Parallel  the whole vocabulary on one rank. Rows of weight from `vocab_size` on (default: none)
-///           are padding: probability and gradient exactly 0, and their memory is not read
+/// Parallel  `vocabulary` (default: the whole of it on one rank) says which tokens weight holds;
+/// all
+///           tensor-parallel ranks call with the same x, edges and chunk_rows and get the same
+///           statistics. Rows of weight behind those tokens are padding: probability and gradient
+///           exactly 0, and their memory is not read
 /// Memory    logprob_scratch_bytes(); chunk_rows x V logits at a time
 /// Errors    ContractError if shapes or dtypes disagree, a target is outside the vocabulary
 /// Repeats   bitwise, for the same chunk_rows, thread count and kind of CPU
@@ -49,10 +59,11 @@ using EdgeCoefficients = std::function<void(
 void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
                      const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                      std::span<double> logprobs, std::span<double> entropies,
-                     std::optional<std::int64_t> vocab_size = std::nullopt);
+                     const std::optional<VocabRanks>& vocabulary = std::nullopt);
 
 /// dz_v = (c (1[v = target] - p_v) - e p_v (log p_v + H)) / temperature, summed over a row's edges;
-/// dx = dz weight; dweight += dz^T x. The logits of a chunk are computed again.
+/// dx = dz weight; dweight += dz^T x. The logits of a chunk are computed again. dx is what this
+/// rank's tokens send back: a part of a sum over tensor-parallel ranks.
 ///
 /// Shapes    c, e [edges]   dx like x   dweight like weight
 /// Effects   overwrites dx; adds to dweight, where there is one. A row whose c and e are all 0
@@ -62,7 +73,7 @@ void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weigh
                       const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                       std::span<const double> c, std::span<const double> e, TensorView dx,
                       std::optional<TensorView> dweight,
-                      std::optional<std::int64_t> vocab_size = std::nullopt);
+                      const std::optional<VocabRanks>& vocabulary = std::nullopt);
 
 /// Both at once, for losses whose c and e of an edge need that edge only: each chunk's logits are
 /// computed once, `coefficients` is called between, and the logits become their gradient in place.
@@ -72,37 +83,52 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
                               const EdgeCoefficients& coefficients, std::span<double> logprobs,
                               std::span<double> entropies, TensorView dx,
                               std::optional<TensorView> dweight,
-                              std::optional<std::int64_t> vocab_size = std::nullopt);
+                              const std::optional<VocabRanks>& vocabulary = std::nullopt);
 
-/// Rows per chunk so that a chunk's logits take at most `logit_bytes` (but at least one row), with
-/// chunks of nearly equal size.
-std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_size,
+/// `vocab_rows`: rows of the weight on a rank, the same on all. Rows per chunk so that a chunk's
+/// logits take at most `logit_bytes` (but at least one row), with chunks of nearly equal size.
+std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_rows,
                                 std::int64_t logit_bytes);
 
-/// What each of the three leases from ctx.scratch at most.
+/// What each of the three leases from ctx.scratch at most, on one of `ranks` tensor-parallel ranks
+/// that holds `vocab_size` tokens.
 std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int64_t vocab_size,
-                                   std::int64_t chunk_rows);
+                                   std::int64_t chunk_rows, int ranks = 1);
 
 /// The head rows [row_begin, row_begin + rows) with their logits: what a backend works on.
 struct LogitChunk {
-  TensorView logits;      // [rows, V], not yet divided by the temperature
+  TensorView logits;      // [rows, V of this rank], not yet divided by the temperature
   TensorView statistics;  // [rows, 3] f64: largest logit; log of the sum of exp(z - largest z);
                           // mean of (z - largest z) under p
   std::int64_t row_begin;
+  std::int64_t first_token;  // of column 0
   double temperature;
 };
 
 namespace cpu {
-/// Fills chunk.statistics and the chunk's part of logprobs and entropies (spans over all edges).
-void logprob_statistics(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
-                        std::span<double> logprobs, std::span<double> entropies);
+/// Fills chunk.statistics from the chunk's own columns; without any: -inf, -inf, 0.
+void logprob_statistics(ExecContext& ctx, const LogitChunk& chunk);
+/// target_logits[edge of the chunk]: the logit of its target, 0 where another rank holds it.
+void logprob_target_logits(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                           TensorView target_logits);
+/// chunk.statistics from those of all ranks, `all` [ranks x rows, 3] in rank order.
+void logprob_merge_statistics(ExecContext& ctx, ConstTensorView all, const LogitChunk& chunk);
+/// The chunk's part of logprobs and entropies (spans over all edges).
+void logprob_finish(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                    ConstTensorView target_logits, std::span<double> logprobs,
+                    std::span<double> entropies);
 /// Replaces chunk.logits by their gradient; c and e are spans over the chunk's edges.
 void logprob_gradient(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
                       std::span<const double> c, std::span<const double> e);
 }  // namespace cpu
 namespace cuda {
-void logprob_statistics(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
-                        std::span<double> logprobs, std::span<double> entropies);
+void logprob_statistics(ExecContext& ctx, const LogitChunk& chunk);
+void logprob_target_logits(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                           TensorView target_logits);
+void logprob_merge_statistics(ExecContext& ctx, ConstTensorView all, const LogitChunk& chunk);
+void logprob_finish(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                    ConstTensorView target_logits, std::span<double> logprobs,
+                    std::span<double> entropies);
 void logprob_gradient(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
                       std::span<const double> c, std::span<const double> e);
 }  // namespace cuda

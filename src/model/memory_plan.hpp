@@ -2,6 +2,7 @@
 // How many bytes a run needs, by the names of the memory account, known before anything is
 // allocated. The model leases by the same figures, so a plan cannot drift from what happens.
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,22 @@ struct MemoryPlan {
 
 enum class PassKind { kScore, kTrain };
 
-/// What a run holds at its peak: parameters, gradients and moments (kTrain), activations (kTrain),
-/// scratch, rope_table. Each line is the largest over the micro-batches it was shown.
+/// The place of a rank in a grid that need not be there.
+struct PlannedRank {
+  int tensor_size = 1;
+  SequenceParallel sequence_parallel = SequenceParallel::kNo;
+  int moment_shards = 1;  ///< ranks that the optimizer state is sharded over
+};
+
+/// What the fullest rank of a run holds at its peak: parameters, gradients and moments (kTrain),
+/// activations (kTrain), scratch, rope_table. Each line is the largest over the micro-batches it
+/// was shown: those of every context- and data-parallel rank.
 ///
 /// Memory    allocates one block of the model on a Memory of its own and never touches it
 class MemoryPlanner {
  public:
-  MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Recompute recompute, int threads);
+  MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Recompute recompute, int threads,
+                const PlannedRank& rank = {});
 
   void add(const PackedBatch& batch);
   MemoryPlan plan() const;
@@ -41,21 +51,36 @@ class MemoryPlanner {
   PassKind pass_;
   Recompute recompute_;
   int threads_;
+  PlannedRank rank_;
+  std::unique_ptr<Communicator> tensor_, self_;
+  ParallelContext parallel_;
+  VocabShard vocab_;
   Memory memory_{Device{}};
   TransformerBlock block_;  // knows what each of the blocks leases
+  std::vector<Shape> block_parameters_;
   std::int64_t activations_ = 0, scratch_ = 0, rope_table_ = 0;
 };
 
 // What one pass over one micro-batch takes; the model leases and allocates by these.
 
-std::int64_t activation_bytes(const ModelConfig& config, DType dtype, Recompute recompute,
-                              const TransformerBlock& block, const PackedBatch& batch,
-                              const HeadEdges& edges);
-std::int64_t scratch_bytes(const ModelConfig& config, DType dtype, PassKind pass,
-                           Recompute recompute, int threads, const TransformerBlock& block,
-                           const PackedBatch& batch, const HeadEdges& edges);
+struct RankSizes {
+  const ModelConfig& config;
+  DType dtype;
+  const ParallelContext& parallel;
+  const VocabShard& vocab;
+  const TransformerBlock& block;
+  const PackedBatch& batch;
+  const HeadEdges& edges;
+  std::int64_t head_rows;  // of this tensor-parallel rank
+};
+
+std::int64_t activation_bytes(const RankSizes& sizes, Recompute recompute);
+std::int64_t scratch_bytes(const RankSizes& sizes, PassKind pass, Recompute recompute, int threads);
+/// Head rows that each tensor-parallel rank norms: its own under sequence parallelism, else all.
+std::vector<std::int64_t> head_rows_of_ranks(const ParallelContext& parallel, std::int64_t rows,
+                                             const HeadEdges& edges);
 /// Rows of one chunk of the head's logits.
-std::int64_t head_chunk_rows(const ModelConfig& config, DType dtype, std::int64_t edge_rows);
+std::int64_t head_chunk_rows(DType dtype, const VocabShard& vocab, std::int64_t edge_rows);
 /// Positions of the rope table: a little room ahead, so that it seldom grows.
 std::int64_t rope_positions(const ModelConfig& config, std::int64_t longest_sequence);
 /// Tokens of the longest sequence: the largest position + 1.

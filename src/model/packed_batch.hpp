@@ -6,21 +6,9 @@
 
 #include "attention/attention_plan.hpp"
 #include "attention/prediction_edges.hpp"
+#include "attention/shared_rows.hpp"
 
 namespace coppice {
-
-/// The rows whose keys and values context-parallel ranks exchange, once per layer.
-struct SharedRows {
-  std::vector<std::int64_t> rows;       // local rows this rank hands out, in gathering order
-  std::vector<std::int64_t> rank_rows;  // how many each context rank hands out; empty: none do
-
-  bool any() const { return !rank_rows.empty(); }
-  std::int64_t total() const {
-    std::int64_t sum = 0;
-    for (const auto count : rank_rows) sum += count;
-    return sum;
-  }
-};
 
 /// Layout    tensor-parallel ranks have the same batch; rows of a context rank keep packed order
 struct PackedBatch {

@@ -22,8 +22,13 @@ struct PhaseSeconds {
   double backward = 0;
 };
 
-/// Shapes    T rows, n head rows (distinct rows with an edge), N hidden_size, V vocab_size
+struct RankSizes;
+
+/// Shapes    T rows, n head rows (distinct rows with an edge), N hidden_size, V vocab_size; under
+///           sequence parallelism T_r and n_r are this tensor-parallel rank's share, else all
 /// Dtypes    f32, or f64 in an F64 run; log-probs, entropies and coefficients always double
+/// Parallel  all tensor- and context-parallel ranks run every pass together; the context-parallel
+///           ranks' gradients are parts of a sum, as are those of data-parallel ranks
 /// Memory    activations in their arena, everything else in ctx.scratch, which must be empty when a
 ///           pass starts; both grow to what the batch needs, as model/memory_plan.hpp predicts
 /// Errors    ContractError if a batch does not fit together, an id is outside the vocabulary, or a
@@ -37,13 +42,15 @@ class PolicyModel {
     explicit Activations(Memory& memory) : arena(memory, "activations") {}
 
     Arena arena;
-    std::vector<Tensor> streams;                        // L + 1 times [T, N]: what enters each
+    std::vector<Tensor> streams;                        // L + 1 times [T_r, N]: what enters each
                                                         // block, and what leaves the last
     std::vector<TransformerBlock::Activations> blocks;  // L
     HeadEdges edges;                                    //
-    Tensor head_input;                                  // [n, N]  before the final norm
+    std::vector<std::int64_t> head_rows;                // [n_r] places among the T_r rows
+    std::vector<std::int64_t> head_rank_rows;           // n_r of each tensor-parallel rank
+    Tensor head_input;                                  // [n_r, N]  before the final norm
     Tensor head_normed;                                 // [n, N]
-    Tensor head_rstd;                                   // [n]
+    Tensor head_rstd;                                   // [n_r]
   };
 
   /// Parameters are allocated and not initialised.
@@ -89,18 +96,25 @@ class PolicyModel {
  private:
   ConstTensorView head_weight() const;
   std::optional<TensorView> head_grad();
+  VocabRanks vocabulary() const;
+  RankSizes sizes(const PackedBatch& batch, const Activations& acts) const;
+  void note(const char* phase, std::int64_t layer = -1) const;
   std::int64_t chunk_rows(const HeadEdges& edges) const;
   void prepare(const PackedBatch& batch, Activations& acts);
   PackedRows rows_of_pass(const PackedBatch& batch) const;
+  void norm_head(ExecContext& ctx, const Activations& acts, ConstTensorView input,
+                 TensorView normed, TensorView rstd) const;
   void final_norm_backward(ExecContext& ctx, Activations& acts, TensorView d_normed);
 
   ModelConfig config_;
   DType dtype_;
   Memory& memory_;
+  ParallelContext parallel_;
+  VocabShard vocab_;
   VocabParallelEmbedding embedding_;
   std::vector<TransformerBlock> blocks_;
   RmsNorm final_norm_;
-  std::optional<Parameter> lm_head_;  // [V, N]; absent when tied to the embedding
+  std::optional<Parameter> lm_head_;  // [V of this rank, N]; absent when tied to the embedding
   std::optional<RopeTable> rope_;     // grows to the longest position met
   Activations activations_;
 };

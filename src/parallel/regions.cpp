@@ -3,11 +3,11 @@
 namespace coppice {
 
 void CopyToTensorParallel::backward(ExecContext& ctx, Communicator& tensor, TensorView dx) {
-  tensor.all_reduce(ctx.stream, dx, ReduceOp::kSum);
+  if (tensor.size() > 1) tensor.all_reduce(ctx.stream, dx, ReduceOp::kSum);
 }
 
 void ReduceFromTensorParallel::forward(ExecContext& ctx, Communicator& tensor, TensorView partial) {
-  tensor.all_reduce(ctx.stream, partial, ReduceOp::kSum);
+  if (tensor.size() > 1) tensor.all_reduce(ctx.stream, partial, ReduceOp::kSum);
 }
 
 void GatherFromSequence::forward(ExecContext& ctx, Communicator& tensor, ConstTensorView shard,

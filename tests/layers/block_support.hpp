@@ -44,7 +44,7 @@ class SmallForest {
         rope_config_{.type = RopeType::kYarn, .factor = 4.0, .original_max_position_embeddings = 4},
         table_(memory, dtype, rope_config_, kShape.head_dim, 16) {}
 
-  PackedRows rows() const { return {plan_, positions_, table_}; }
+  PackedRows rows() const { return {plan_, positions_, table_, nothing_shared_}; }
   const AttentionPlan& plan() const { return plan_; }
   const PrefixForest& forest() const { return forest_; }
   std::int64_t tokens() const { return forest_.rows(); }
@@ -65,6 +65,7 @@ class SmallForest {
   std::vector<std::int32_t> positions_;
   RopeConfig rope_config_;
   RopeTable table_;
+  SharedRows nothing_shared_;
 };
 
 /// The logical tensors of `parameters`, values or gradients, under the names the reference uses.

@@ -1,7 +1,8 @@
 // The rotary embedding: frequencies against transformers, turns against complex multiplication.
 //
 // Seen red: sign of the sine swapped; second half of a pair read from the first; backward turning
-// forward; llama3 without its middle range; yarn's ramp reversed; sines without the attention factor.
+// forward; llama3 without its middle range; yarn's ramp reversed; sines without the attention
+// factor.
 #include "layers/rope.hpp"
 
 #include <gtest/gtest.h>

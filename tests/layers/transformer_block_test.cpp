@@ -184,12 +184,13 @@ TEST_P(Block, AcceptsNoRows) {
   const PrefixForest forest;
   const AttentionPlan plan(forest);
   const RopeTable table(test_.memory(), dtype(), {}, kShape.head_dim, 1);
+  const SharedRows nothing_shared;
   Arena arena(test_.memory(), "activations");
   Tensor x = test_.zeros(dtype(), {0, kShape.hidden});
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
     auto acts = block.lease_activations(arena, 0, recompute);
-    block.forward(ctx(), x, {plan, {}, table}, acts, x);
-    block.backward(ctx(), x, {plan, {}, table}, std::move(acts), x, x);
+    block.forward(ctx(), x, {plan, {}, table, nothing_shared}, acts, x);
+    block.backward(ctx(), x, {plan, {}, table, nothing_shared}, std::move(acts), x, x);
   }
   for (const Parameter* parameter : parameters) {
     for (const double value : values_of(parameter->grad)) EXPECT_EQ(value, 0.25);

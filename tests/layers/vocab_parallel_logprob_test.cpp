@@ -81,7 +81,7 @@ struct HeadResult {
 HeadResult run(test::TestContext& test, ConstTensorView x, ConstTensorView weight,
                const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                const Numbers& c, const Numbers& e,
-               std::optional<std::int64_t> vocab_size = std::nullopt) {
+               const std::optional<VocabRanks>& vocabulary = std::nullopt) {
   const auto count = static_cast<std::size_t>(edges.edge_count());
   HeadResult result{Numbers(count), Numbers(count), test.filled(x.dtype(), x.shape(), 9.0),
                     test.filled(x.dtype(), weight.shape(), 0.5)};
@@ -94,7 +94,7 @@ HeadResult run(test::TestContext& test, ConstTensorView x, ConstTensorView weigh
           e_out[i] = e[static_cast<std::size_t>(first_edge) + i];
         }
       },
-      result.logprobs, result.entropies, result.dx, result.dweight.view(), vocab_size);
+      result.logprobs, result.entropies, result.dx, result.dweight.view(), vocabulary);
   return result;
 }
 
@@ -227,7 +227,9 @@ TEST_P(Head, ReadsNoPaddingAndLeavesItsGradientAlone) {
   const Tensor x = test_.random(dtype(), {4, 5}, "x");
   const auto edges = mixed_edges(4, kVocabulary);
   const auto c = numbers("c", edges.edge_count()), e = numbers("e", edges.edge_count());
-  const auto result = run(test_, x, padded, edges, 1.0, 3, c, e, kVocabulary);
+  test::OneRank rank;
+  const VocabRanks vocabulary{rank.context.tensor, {kVocabulary, 160, 0, kVocabulary}};
+  const auto result = run(test_, x, padded, edges, 1.0, 3, c, e, vocabulary);
   const auto exact = run(test_, x, padded.view().rows(0, kVocabulary), edges, 1.0, 3, c, e);
   EXPECT_EQ(result.logprobs, exact.logprobs);
   EXPECT_EQ(result.entropies, exact.entropies);
@@ -236,7 +238,7 @@ TEST_P(Head, ReadsNoPaddingAndLeavesItsGradientAlone) {
   EXPECT_EQ(values_of(result.dweight.view().rows(kVocabulary, 9)), Numbers(45, 0.5));
   for (const double entropy : result.entropies) EXPECT_TRUE(std::isfinite(entropy));
   EXPECT_THROW(
-      run(test_, x, padded, edges_of({{151}, {}, {}, {}}), 1.0, 3, {0.0}, {0.0}, kVocabulary),
+      run(test_, x, padded, edges_of({{151}, {}, {}, {}}), 1.0, 3, {0.0}, {0.0}, vocabulary),
       ContractError);
 }
 
@@ -247,17 +249,20 @@ struct GivenLogits {
       : edges(std::move(head_edges)),
         logits(test.from(dtype, {edges.row_count(), vocabulary}, values)),
         statistics(test.zeros(DType::kF64, {edges.row_count(), 3})),
+        targets(test.zeros(DType::kF64, {edges.edge_count()})),
         logprobs(static_cast<std::size_t>(edges.edge_count())),
         entropies(logprobs.size()) {}
 
   void run(ExecContext& ctx, double temperature, const Numbers& c, const Numbers& e) {
-    const LogitChunk chunk{logits, statistics, 0, temperature};
-    cpu::logprob_statistics(ctx, edges, chunk, logprobs, entropies);
+    const LogitChunk chunk{logits, statistics, 0, 0, temperature};
+    cpu::logprob_statistics(ctx, chunk);
+    cpu::logprob_target_logits(ctx, edges, chunk, targets);
+    cpu::logprob_finish(ctx, edges, chunk, targets, logprobs, entropies);
     cpu::logprob_gradient(ctx, edges, chunk, c, e);
   }
 
   HeadEdges edges;
-  Tensor logits, statistics;
+  Tensor logits, statistics, targets;
   Numbers logprobs, entropies;
 };
 

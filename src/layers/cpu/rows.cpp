@@ -99,4 +99,18 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
   });
 }
 
+void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+                 TensorView dx) {
+  const auto width = dx.shape()[1];
+  visit_float(dx.dtype(), [&]<class T>(TypeTag<T>) {
+    parallel_for_ranges(ctx, std::ssize(rows), 32, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const T* in = row<T>(d_picked, i);
+        T* out = row<T>(dx, rows[static_cast<std::size_t>(i)]);
+        for (std::int64_t j = 0; j < width; ++j) out[j] += in[j];
+      }
+    });
+  });
+}
+
 }  // namespace coppice::cpu

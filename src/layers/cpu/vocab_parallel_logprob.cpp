@@ -5,6 +5,7 @@
 #include <hwy/foreach_target.h>
 // after foreach_target.h
 #include <cmath>
+#include <limits>
 
 #include "core/parallel_for.hpp"
 #include "layers/cpu/vector_math-inl.hpp"
@@ -160,8 +161,8 @@ std::int64_t edge_begin(const HeadEdges& edges, const LogitChunk& chunk, std::in
 
 }  // namespace
 
-void logprob_statistics(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
-                        std::span<double> logprobs, std::span<double> entropies) {
+void logprob_statistics(ExecContext& ctx, const LogitChunk& chunk) {
+  constexpr double kNothing = -std::numeric_limits<double>::infinity();
   const auto vocabulary = chunk.logits.shape()[1];
   const double inverse_temperature = 1.0 / chunk.temperature;
   visit_float(chunk.logits.dtype(), [&]<class T>(TypeTag<T>) {
@@ -169,22 +170,81 @@ void logprob_statistics(ExecContext& ctx, const HeadEdges& edges, const LogitChu
     const auto sums = Bodies<T>::sums();
     parallel_for_ranges(ctx, chunk.logits.shape()[0], 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
+        RowStatistics& row = statistics_of(chunk)[r];
+        row = {kNothing, kNothing, 0.0};
+        if (vocabulary == 0) continue;
         const T* z = chunk.logits.data<T>() + r * chunk.logits.strides()[0];
         const T largest = max(vocabulary, z);
         double sum, moment;
         sums(vocabulary, z, largest, static_cast<T>(inverse_temperature), sum, moment);
-        const RowStatistics row{static_cast<double>(largest), std::log(sum), moment / sum};
-        statistics_of(chunk)[r] = row;
-        if (logprobs.empty()) continue;
-        for (auto edge = edge_begin(edges, chunk, r); edge < edge_begin(edges, chunk, r + 1);
-             ++edge) {
-          const auto at = static_cast<std::size_t>(edge);
-          const double target = static_cast<double>(z[edges.targets[at]]);
-          logprobs[at] = (target - row.largest) * inverse_temperature - row.log_sum;
-          entropies[at] = row.log_sum - row.mean;
-        }
+        row = {static_cast<double>(largest), std::log(sum), moment / sum};
       }
     });
+  });
+}
+
+void logprob_target_logits(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                           TensorView target_logits) {
+  const auto first_edge = edge_begin(edges, chunk, 0), vocabulary = chunk.logits.shape()[1];
+  visit_float(chunk.logits.dtype(), [&]<class T>(TypeTag<T>) {
+    parallel_for_ranges(
+        ctx, chunk.logits.shape()[0], 64, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t r = begin; r < end; ++r) {
+            const T* z = chunk.logits.data<T>() + r * chunk.logits.strides()[0];
+            for (auto edge = edge_begin(edges, chunk, r); edge < edge_begin(edges, chunk, r + 1);
+                 ++edge) {
+              const auto column = edges.targets[static_cast<std::size_t>(edge)] - chunk.first_token;
+              const bool here = column >= 0 && column < vocabulary;
+              target_logits.data<double>()[edge - first_edge] =
+                  here ? static_cast<double>(z[column]) : 0.0;
+            }
+          }
+        });
+  });
+}
+
+void logprob_merge_statistics(ExecContext& ctx, ConstTensorView all, const LogitChunk& chunk) {
+  const auto rows = chunk.logits.shape()[0], ranks = rows == 0 ? 0 : all.shape()[0] / rows;
+  const double inverse_temperature = 1.0 / chunk.temperature;
+  const auto* of_ranks = reinterpret_cast<const RowStatistics*>(all.data<double>());
+  parallel_for_ranges(ctx, rows, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      double largest = of_ranks[r].largest;
+      for (std::int64_t rank = 1; rank < ranks; ++rank) {
+        const double other = of_ranks[rank * rows + r].largest;
+        // NaN stays: a row that is no number shows it.
+        largest = largest < other || std::isnan(other) ? other : largest;
+      }
+      double sum = 0, moment = 0;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const RowStatistics& part = of_ranks[rank * rows + r];
+        const double shift = (part.largest - largest) * inverse_temperature;
+        const double weight = std::exp(part.log_sum + shift);
+        if (weight == 0) continue;  // nothing there: its mean has no meaning
+        sum += weight;
+        moment += weight * (part.mean + shift);
+      }
+      statistics_of(chunk)[r] = {largest, std::log(sum), moment / sum};
+    }
+  });
+}
+
+void logprob_finish(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
+                    ConstTensorView target_logits, std::span<double> logprobs,
+                    std::span<double> entropies) {
+  const auto first_edge = edge_begin(edges, chunk, 0);
+  const double inverse_temperature = 1.0 / chunk.temperature;
+  parallel_for_ranges(ctx, chunk.logits.shape()[0], 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const RowStatistics& row = statistics_of(chunk)[r];
+      for (auto edge = edge_begin(edges, chunk, r); edge < edge_begin(edges, chunk, r + 1);
+           ++edge) {
+        const double target = target_logits.data<double>()[edge - first_edge];
+        logprobs[static_cast<std::size_t>(edge)] =
+            (target - row.largest) * inverse_temperature - row.log_sum;
+        entropies[static_cast<std::size_t>(edge)] = row.log_sum - row.mean;
+      }
+    }
   });
 }
 
@@ -218,7 +278,9 @@ void logprob_gradient(ExecContext& ctx, const HeadEdges& edges, const LogitChunk
              static_cast<T>(row.mean), static_cast<T>(scale * c_sum),
              static_cast<T>(scale * e_sum));
         for (auto edge = edge_begin(edges, chunk, r); edge < edge_end; ++edge) {
-          z[edges.targets[static_cast<std::size_t>(edge)]] +=
+          const auto column = edges.targets[static_cast<std::size_t>(edge)] - chunk.first_token;
+          if (column < 0 || column >= vocabulary) continue;
+          z[column] +=
               static_cast<T>(inverse_temperature * c[static_cast<std::size_t>(edge - first_edge)]);
         }
       }
