@@ -45,11 +45,13 @@ void block_forward_and_backward(benchmark::State& state) {
   const Tensor x = bench.random({kTokens, kHidden}), dy = bench.random({kTokens, kHidden}, 1e-3f);
   Tensor y = bench.random({kTokens, kHidden}), dx = bench.random({kTokens, kHidden});
   const auto recompute = static_cast<Recompute>(state.range(0));
+  const SharedRows nothing_shared;
+  const PackedRows rows{plan, positions, table, nothing_shared};
   for (auto _ : state) {
     activations.reset();
     auto acts = block.lease_activations(activations, kTokens, recompute);
-    block.forward(bench.ctx, x, {plan, positions, table}, acts, y);
-    block.backward(bench.ctx, x, {plan, positions, table}, std::move(acts), dy, dx);
+    block.forward(bench.ctx, x, rows, acts, y);
+    block.backward(bench.ctx, x, rows, std::move(acts), dy, dx);
   }
   const double flops = 3 * (2 * weights * kTokens +
                             4.0 * kHeads * kHeadDim * static_cast<double>(plan.visible_pairs()));

@@ -55,10 +55,13 @@ void logprob_statistics_and_gradient(benchmark::State& state) {
   HeadEdges edges = one_edge_per_row();
   Tensor logits = bench.random({kRows, kVocabulary}, 3.0f);
   Tensor statistics(bench.memory, DType::kF64, Shape({kRows, 3}), "bench");
-  const LogitChunk chunk{logits, statistics, 0, 1.0};
+  Tensor targets(bench.memory, DType::kF64, Shape({kRows}), "bench");
+  const LogitChunk chunk{logits, statistics, 0, 0, 1.0};
   std::vector<double> logprobs(kHeadRows), entropies(kHeadRows), c(kRows, 1e-3), e(kRows, 1e-4);
   for (auto _ : state) {
-    cpu::logprob_statistics(bench.ctx, edges, chunk, logprobs, entropies);
+    cpu::logprob_statistics(bench.ctx, chunk);
+    cpu::logprob_target_logits(bench.ctx, edges, chunk, targets);
+    cpu::logprob_finish(bench.ctx, edges, chunk, targets, logprobs, entropies);
     cpu::logprob_gradient(bench.ctx, edges, chunk, c, e);
   }
   state.SetItemsProcessed(state.iterations() * logits.numel());
