@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "launch/run_plan.hpp"
@@ -18,6 +20,36 @@ struct Options {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::array kAxes = {GridAxis::kTensor, GridAxis::kContext, GridAxis::kReplicas,
+                              GridAxis::kSharedKeyValue, GridAxis::kWorld};
+constexpr std::array kCollectives = {Collective::kAllReduce, Collective::kAllGather,
+                                     Collective::kReduceScatter, Collective::kBroadcast};
+
+// {"tensor": {"all_reduce": {"calls": 1, "bytes": 8}}}: what is used.
+Json json_of(const PlannedTraffic& traffic) {
+  Json axes = Json::object();
+  for (const GridAxis axis : kAxes)
+    for (const Collective collective : kCollectives) {
+      const auto& [calls, bytes] = traffic.at(axis, collective);
+      if (calls > 0)
+        axes[std::string(name_of(axis))][std::string(name_of(collective))] = {{"calls", calls},
+                                                                              {"bytes", bytes}};
+    }
+  return axes;
+}
+
+Json json_of(const std::vector<RankWork>& ranks) {
+  Json list = Json::array();
+  for (const RankWork& rank : ranks)
+    list.push_back({{"data", rank.dp_rank},
+                    {"context", rank.cp_rank},
+                    {"rows", rank.work.rows},
+                    {"visible_pairs", rank.work.visible_pairs},
+                    {"edge_rows", rank.work.edge_rows},
+                    {"alignment_rows", rank.alignment_rows}});
+  return list;
+}
+
 Json json_of(const PlannedStep& step) {
   return {{"step", step.step},
           {"groups", step.groups},
@@ -26,11 +58,16 @@ Json json_of(const PlannedStep& step) {
           {"microbatches", step.microbatches},
           {"rows", step.work.rows},
           {"logical_rows", step.logical_rows},
+          {"alignment_rows", step.alignment_rows},
           {"visible_pairs", step.work.visible_pairs},
           {"edge_rows", step.work.edge_rows},
           {"executed_flops", step.executed_flops},
           {"fallbacks", step.fallbacks},
-          {"sharing", step.sharing}};
+          {"sharing", step.sharing},
+          {"imbalance", step.imbalance},
+          {"ranks", json_of(step.ranks)},
+          {"communication", json_of(step.traffic)},
+          {"communication_bytes", step.traffic.bytes()}};
 }
 
 Json json_of(const RunConfig& config, const RunData& data, const RunPlan& plan) {
@@ -67,6 +104,34 @@ void print_row(const std::string& name, const PlannedStep& step) {
              step.work.edge_rows, step.executed_flops / 1e12, step.sharing);
 }
 
+// Rows and pairs of each rank, all steps together; then what goes over each axis.
+void print_ranks(const RunConfig& config, const PlannedStep& total) {
+  fmt::print("\n{:>6}{:>9}{:>12}{:>16}{:>16}{:>12}\n", "data", "context", "rows", "alignment rows",
+             "visible pairs", "edge rows");
+  constexpr std::size_t kShown = 32;
+  for (std::size_t i = 0; i < total.ranks.size() && i < kShown; ++i) {
+    const RankWork& rank = total.ranks[i];
+    fmt::print("{:>6}{:>9}{:>12}{:>16}{:>16}{:>12}\n", rank.dp_rank, rank.cp_rank, rank.work.rows,
+               rank.alignment_rows, rank.work.visible_pairs, rank.work.edge_rows);
+  }
+  if (total.ranks.size() > kShown)
+    fmt::print("{:>6}  {} more (all of them with --json)\n", "...", total.ranks.size() - kShown);
+  if (config.grid.tensor > 1)
+    fmt::print("each of these runs on {} tensor ranks\n", config.grid.tensor);
+  fmt::print("predicted imbalance: the slowest rank takes {:.2f} times the mean\n",
+             total.imbalance);
+
+  fmt::print("\nsent by all ranks in a step, on average\n");
+  const auto steps = std::max<std::int64_t>(1, total.step);
+  for (const GridAxis axis : kAxes)
+    for (const Collective collective : kCollectives) {
+      const auto& [calls, bytes] = total.traffic.at(axis, collective);
+      if (calls > 0)
+        fmt::print("  {:<17}{:<15}{:>10} calls{:>14}\n", name_of(axis), name_of(collective),
+                   calls / steps, readable_bytes(bytes / steps));
+    }
+}
+
 void print_text(const RunConfig& config, const RunData& data, const RunPlan& plan) {
   fmt::print("model    {} parameters in {}, {} threads\n", parameter_count(data.model.config),
              name_of(config.precision), config.threads_per_rank);
@@ -89,7 +154,8 @@ void print_text(const RunConfig& config, const RunData& data, const RunPlan& pla
         "{} groups run as several grouped parts: they do not fit "
         "batching.max_rows_per_microbatch\n",
         plan.total.fallbacks);
-  fmt::print("\nmemory at the peak\n");
+  if (config.grid.ranks() > 1) print_ranks(config, plan.total);
+  fmt::print("\nmemory at the peak{}\n", config.grid.ranks() > 1 ? " of the fullest rank" : "");
   for (const auto& line : plan.memory.lines)
     fmt::print("  {:<14}{:>12}\n", line.name, readable_bytes(line.bytes));
   fmt::print("  {:<14}{:>12}\n", "total", readable_bytes(plan.memory.total()));
@@ -126,14 +192,22 @@ void add_plan_command(Commands& commands) {
           "  threads_per_rank\n"
           "  parameters         elements of all weights\n"
           "  file_groups        groups in the rollouts file\n"
-          "  total              sums over the run: steps and the keys of a step but `step`\n"
+          "  total              over the run: steps and the keys of a step but `step`\n"
           "  predicted_speedup  FLOPs with every prompt repeated over those of the plan\n"
-          "  memory             bytes at the peak, by name\n"
+          "  memory             bytes at the peak of the fullest rank, by name\n"
           "  peak_memory_bytes  their sum\n"
           "  steps              one object per step: step, groups, responses, loss_tokens,\n"
-          "                     microbatches, rows, logical_rows, visible_pairs, edge_rows,\n"
-          "                     executed_flops, fallbacks, sharing, as in\n"
-          "                     metrics.jsonl (fallbacks: of this step alone)");
+          "                     microbatches, rows, logical_rows, alignment_rows, visible_pairs,\n"
+          "                     edge_rows, executed_flops, fallbacks, sharing,\n"
+          "                     communication_bytes, as in metrics.jsonl (fallbacks: of this step\n"
+          "                     alone), and\n"
+          "    imbalance        predicted time of the slowest rank over the mean\n"
+          "    ranks            one object per data and context rank: data, context, rows,\n"
+          "                     visible_pairs, edge_rows, alignment_rows (tensor ranks run the\n"
+          "                     same rows); empty where the step is skipped\n"
+          "    communication    by axis (tensor, context, replicas, shared_key_value, world) and\n"
+          "                     collective (all_reduce, all_gather, reduce_scatter): calls of a\n"
+          "                     rank, the most over ranks, and bytes, the payload of all ranks");
 }
 
 }  // namespace coppice

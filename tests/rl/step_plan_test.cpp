@@ -116,8 +116,8 @@ TEST(StepPlan, WithoutGroupsNothingRuns) {
 
 class StepPlans : public testing::TestWithParam<std::tuple<Sharing, int, int>> {};
 
-// Seen red with groups cut by what their rank's micro-batches have left, and with a rank's groups
-// taken in the order of their cost.
+// Seen red with the filling up by empty micro-batches left out, and with a rank's groups taken in
+// the order of their cost.
 TEST_P(StepPlans, RunEveryGroupOnceInOrderInsideTheBudgetAndCountTheSameOnAnyGrid) {
   const auto [sharing, data_ranks, seed] = GetParam();
   const auto groups = random_groups(13, static_cast<std::uint64_t>(seed));
