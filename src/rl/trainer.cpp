@@ -237,6 +237,7 @@ void Trainer::settle_metrics() {
   if (metrics_file_ && state_.step > 0) metrics_file_->settle();
 }
 
+// Before a step, when the weights have lain in memory since the last update brought them together.
 bool Trainer::check_is_due() const {
   const std::int64_t every = config_.limits.parameter_check_steps;
   return every > 0 && state_.step % every == 0;
@@ -251,9 +252,9 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
   settle_metrics();
   bool stop = stopped();
   while (!stop && !limit_reached()) {
+    if (check_is_due()) check_identical_parameters(ctx_, grid_, parameters_);
     std::optional<StepMetrics> metrics = step();
     if (!metrics) break;
-    if (check_is_due()) check_identical_parameters(ctx_, grid_, parameters_);
     const bool give_up = state_.bad_in_a_row >= config_.limits.max_bad_steps;
     stop = stopped();
     const bool last = stop || limit_reached() || state_.step == planned_steps();
