@@ -92,10 +92,11 @@ Json json_of(const RunConfig& config, const RunData& data, const RunPlan& plan) 
 }
 
 std::string readable_bytes(std::int64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double size = static_cast<double>(bytes);
-  return size < 1024 * kMiB ? fmt::format("{:.1f} MiB", size / kMiB)
-                            : fmt::format("{:.2f} GiB", size / kMiB / 1024);
+  constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB"};
+  double size = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  return fmt::format("{:.{}f} {}", size, unit < 2 ? 1 : 2, kUnits[unit]);
 }
 
 void print_row(const std::string& name, const PlannedStep& step) {

@@ -75,12 +75,13 @@ void score(const Options& options, Job& job) {
   const auto model = load_model(file, session, config.precision, WithGradients::kNo);
   std::optional<Progress> progress;
   if (job.is_first()) progress.emplace("micro-batch");
-  const auto scores = score_groups(session.ctx(), *model, groups, batching, options.temperature,
-                                   nullptr, [&](std::int64_t done, std::int64_t all) {
-                                     if (!progress) return;
-                                     progress->set_total(all);
-                                     progress->update(done);
-                                   });
+  const auto scores =
+      score_groups(session.ctx(), session.grid(), *model, groups, batching, options.temperature,
+                   nullptr, [&](std::int64_t done, std::int64_t all) {
+                     if (!progress) return;
+                     progress->set_total(all);
+                     progress->update(done);
+                   });
   progress.reset();
   if (!job.is_first()) return;
   if (options.fill.empty())
