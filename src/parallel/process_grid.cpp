@@ -21,11 +21,11 @@ ProcessGrid::ProcessGrid()
 ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
                          int key_value_sharers, SequenceParallel sequence_parallel)
     : sizes_(sizes),
-      coordinates_(coordinates_of(session.rank(), sizes)),
+      coordinates_(coordinates_of(session.rank() % sizes.ranks(), sizes)),
       sequence_parallel_(sequence_parallel),
       activity_(&session.activity()) {
-  COPPICE_CHECK(sizes.ranks() == session.size(), "a grid of {} x {} x {} for {} ranks", sizes.data,
-                sizes.context, sizes.tensor, session.size());
+  COPPICE_CHECK(session.size() % sizes.ranks() == 0, "a grid of {} x {} x {} for {} ranks",
+                sizes.data, sizes.context, sizes.tensor, session.size());
   COPPICE_CHECK(key_value_sharers >= 1 && sizes.tensor % key_value_sharers == 0,
                 "{} of {} tensor ranks share a key-value head", key_value_sharers, sizes.tensor);
   const auto [tp, cp, dp] = coordinates_;
@@ -34,11 +34,12 @@ ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogCo
     auto comm = session.split(color, name, watchdog);
     return size == 1 ? make_self_communicator() : std::move(comm);
   };
-  tensor_ = axis(sizes.tensor, dp * sizes.context + cp, "tensor");
-  context_ = axis(sizes.context, dp * sizes.tensor + tp, "context");
-  data_ = axis(sizes.data, cp * sizes.tensor + tp, "data");
-  replicas_ = axis(sizes.data * sizes.context, tp, "data x context");
-  world_ = axis(sizes.ranks(), 0, "world");
+  const int copy = session.rank() / sizes.ranks();
+  tensor_ = axis(sizes.tensor, session.rank() / sizes.tensor, "tensor");
+  context_ = axis(sizes.context, (copy * sizes.data + dp) * sizes.tensor + tp, "context");
+  data_ = axis(sizes.data, (copy * sizes.context + cp) * sizes.tensor + tp, "data");
+  replicas_ = axis(sizes.data * sizes.context, copy * sizes.tensor + tp, "data x context");
+  world_ = axis(sizes.ranks(), copy, "world");
   // Tensor ranks are neighbours, so sharers are runs of ranks.
   shared_key_value_ =
       axis(key_value_sharers, session.rank() / key_value_sharers, "shared key-value head");

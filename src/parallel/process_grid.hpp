@@ -27,8 +27,10 @@ struct GridCoordinates {
 GridCoordinates coordinates_of(int world_rank, const GridSizes& sizes);
 
 /// Parallel  made by all ranks together
-/// Errors    ContractError when sizes do not multiply to the number of ranks, or the sharers of a
-///           key-value head do not divide the tensor ranks
+///           Where there are more ranks than a grid has, neighbours form further grids of the same
+///           sizes, each on its own (`world()` is one grid)
+/// Errors    ContractError when the number of ranks is not a multiple of the grid's, or the sharers
+///           of a key-value head do not divide the tensor ranks
 class ProcessGrid {
  public:
   ProcessGrid(const ProcessGrid&) = delete;
