@@ -4,17 +4,18 @@
 
 #include <gtest/gtest.h>
 
-#include "ranks/grid_runs.hpp"
+#include "ranks/grid_run.hpp"
 #include "rl/scorer.hpp"
 #include "rl/step_plan.hpp"
 #include "rl/token_figures.hpp"
-#include "rl/training_run.hpp"
 
 namespace coppice {
 namespace {
 
 using test::GridCase;
-using test::GridModel;
+using test::GridRun;
+using test::make_grid;
+using test::TinyCase;
 
 constexpr std::array kCollectives = {Collective::kAllReduce, Collective::kAllGather,
                                      Collective::kReduceScatter, Collective::kBroadcast,
@@ -28,24 +29,22 @@ std::vector<std::pair<GridAxis, Communicator*>> axes_of(ProcessGrid& grid) {
           {GridAxis::kSharedKeyValue, &grid.shared_key_value()}};
 }
 
+// Settings that change what is sent, in turn.
 TrainerConfig trainer_config(std::size_t turn) {
   TrainerConfig config = test::tiny_trainer_config();
-  config.run_dir = "unused";
   config.batching.max_rows_per_microbatch = 40;
   config.batching.sharing = turn % 2 == 0 ? Sharing::kAuto : Sharing::kRepeated;
   config.recompute =
       std::array{Recompute::kNone, Recompute::kSelective, Recompute::kBlock}[turn % 3];
-  config.zero = turn % 2 == 0 ? Zero::kOptimizer : Zero::kNone;
   return config;
 }
 
 // What each rank of the grid sends in the step of these groups, by (data, context, tensor).
-std::vector<PlannedTraffic> planned(const GridModel& run, const GridCase& c,
+std::vector<PlannedTraffic> planned(const ModelConfig& model, const GridCase& c,
                                     const TrainerConfig& config, DType dtype,
                                     const std::vector<Group>& groups) {
   const StepBatch batch(groups, config.loss, config.advantage);
-  const ModelConfig& model = run.model->config();
-  const CommunicationPlanner planner(model, dtype, config.recompute, config.zero, c.sizes,
+  const CommunicationPlanner planner(model, dtype, config.recompute, c.zero, c.sizes,
                                      c.sequence_parallel);
   RowPlace rows{.cp_size = c.sizes.context,
                 .row_multiple = c.sequence_parallel == SequenceParallel::kYes ? c.sizes.tensor : 1,
@@ -66,43 +65,49 @@ std::vector<PlannedTraffic> planned(const GridModel& run, const GridCase& c,
   return ranks;
 }
 
+void expect_counted(const PlannedTraffic& plan, ProcessGrid& grid,
+                    const std::vector<CollectiveCounter>& before) {
+  auto start = before.begin();
+  for (const auto& [axis, comm] : axes_of(grid))
+    for (const Collective kind : kCollectives) {
+      const CollectiveCounter& now = comm->counter(kind);
+      const std::string what = fmt::format("{} {}", name_of(axis), name_of(kind));
+      if (comm->size() > 1) {
+        EXPECT_EQ(plan.at(axis, kind).calls, now.calls - start->calls) << what;
+      }
+      EXPECT_EQ(plan.at(axis, kind).bytes, now.bytes - start->bytes) << what;
+      ++start;
+    }
+}
+
 // Mutations seen red: one more gather of the shared rows in a layer's forward; a sum over tensor
 // ranks left out of the plan.
 TEST(CommunicationPlan, CountsEveryCallAndByteOfAStepOnEveryGrid) {
   std::size_t turn = 0;
-  for (const GridCase& c : test::grid_cases(test::ranks_session().size())) {
-    SCOPED_TRACE(test::name_of(c));
-    const DType dtype = ++turn % 2 == 0 ? DType::kF64 : DType::kF32;
-    GridModel run(c, dtype, WithGradients::kYes);
-    const TrainerConfig config = trainer_config(turn);
-    RolloutsSource source(test::tiny_rollouts(), 1, false, 1);
-    Trainer trainer(run.context.ctx(), *run.model, source, config, run.grid);
-    const auto groups = source.groups();
-    for (std::size_t first = 0; first + 2 <= groups.size(); first += 2) {
-      const auto ranks = planned(run, c, config, dtype, {groups[first], groups[first + 1]});
-      const PlannedTraffic& mine = ranks[static_cast<std::size_t>(test::ranks_session().rank())];
-      std::vector<CollectiveCounter> before;
-      for (const auto& [axis, comm] : axes_of(run.grid))
-        for (const Collective kind : kCollectives) before.push_back(comm->counter(kind));
-      const auto metrics = trainer.step();
-      ASSERT_TRUE(metrics && !metrics->skipped);
-      auto start = before.begin();
-      for (const auto& [axis, comm] : axes_of(run.grid))
-        for (const Collective kind : kCollectives) {
-          const CollectiveCounter& now = comm->counter(kind);
-          if (comm->size() > 1) {
-            EXPECT_EQ(mine.at(axis, kind).calls, now.calls - start->calls)
-                << name_of(axis) << " " << name_of(kind);
-          }
-          EXPECT_EQ(mine.at(axis, kind).bytes, now.bytes - start->bytes)
-              << name_of(axis) << " " << name_of(kind);
-          ++start;
+  for (const TinyCase& tiny : {TinyCase{"Llama", false, 4, 2, 6}, {"Qwen3", true, 3, 1, 4}}) {
+    const ModelConfig model = test::config_of(tiny);
+    for (const GridCase& c : test::grid_cases(model)) {
+      SCOPED_TRACE(fmt::format("{} {}", tiny.name(), name_of(c)));
+      const DType dtype = ++turn % 2 == 0 ? DType::kF64 : DType::kF32;
+      const TrainerConfig config = trainer_config(turn);
+      const auto groups = test::tiny_rollouts();
+      const auto grid = make_grid(c, model);
+      GridRun run(*grid, c, groups, config, {.dtype = dtype, .tiny = tiny}, "unused");
+      for (std::size_t first = 0; first + 2 <= groups.size(); first += 2) {
+        const auto ranks = planned(model, c, config, dtype, {groups[first], groups[first + 1]});
+        std::vector<CollectiveCounter> before;
+        for (const auto& [axis, comm] : axes_of(*grid))
+          for (const Collective kind : kCollectives) before.push_back(comm->counter(kind));
+        const auto metrics = run.trainer().step();
+        ASSERT_TRUE(metrics && !metrics->skipped);
+        expect_counted(ranks[static_cast<std::size_t>(grid->world().rank())], *grid, before);
+        PlannedTraffic all;
+        for (const PlannedTraffic& rank : ranks) all.add_rank(rank);
+        EXPECT_EQ(all.bytes(), metrics->communication_bytes.value_or(0));
+        for (const AxisTraffic& axis : metrics->communication) {
+          if (axis.axis != "world") continue;
+          EXPECT_EQ(all.bytes(GridAxis::kWorld), axis.bytes);
         }
-      PlannedTraffic all;
-      for (const PlannedTraffic& rank : ranks) all.add_rank(rank);
-      EXPECT_EQ(all.bytes(), metrics->communication_bytes.value_or(0));
-      for (const AxisTraffic& axis : metrics->communication) {
-        if (axis.axis == "world") EXPECT_EQ(all.bytes(GridAxis::kWorld), axis.bytes);
       }
     }
   }
@@ -112,19 +117,20 @@ TEST(CommunicationPlan, CountsEveryCallAndByteOfAStepOnEveryGrid) {
 // micro-batch; 2 Hkv D elements a row.
 TEST(CommunicationPlan, GathersThePrefixOncePerLayer) {
   const int ranks = test::ranks_session().size();
-  const GridCase c{{1, ranks, 1}, SequenceParallel::kNo, {"Llama", true}};
-  GridModel run(c, DType::kF64, WithGradients::kYes);
-  const ModelConfig& model = run.model->config();
+  const GridCase c{.sizes = {.context = ranks}};
+  const ModelConfig model = test::config_of({"Llama", true});
+  const auto grid = make_grid(c, model);
   const auto groups = test::tiny_rollouts();
-  const RowPlace place = row_place(model, run.grid.parallel());
+  GridRun run(*grid, c, groups, test::tiny_trainer_config(), {.tiny = {"Llama", true}}, "unused");
+  const RowPlace place = row_place(model, grid->parallel());
   const auto plan = plan_microbatches(groups, {Sharing::kGrouped, 1000}, EdgeTokens::kInLoss,
                                       packing_cost(model));
   std::int64_t gathers = 0, own_rows = 0, all_rows = 0;
   for (const Microbatch& microbatch : plan.microbatches) {
     const PackedBatch batch = pack(groups, microbatch, EdgeTokens::kInLoss, place);
     std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
-    run.model->forward_backward(
-        run.context.ctx(), batch, Recompute::kNone, 1.0,
+    run.model().forward_backward(
+        run.ctx(), batch, Recompute::kNone, 1.0,
         [](auto, auto, auto, std::span<double> c_out, auto) {
           for (double& value : c_out) value = 1.0;
         },
@@ -134,7 +140,7 @@ TEST(CommunicationPlan, GathersThePrefixOncePerLayer) {
     all_rows += batch.shared.total();
   }
   const auto row = model.num_hidden_layers * 2 * model.num_key_value_heads * model.head_dim * 8;
-  const Communicator& context = run.grid.context();
+  const Communicator& context = grid->context();
   EXPECT_EQ(context.counter(Collective::kAllGather).calls, gathers);
   EXPECT_EQ(context.counter(Collective::kReduceScatter).calls, gathers);
   EXPECT_EQ(context.counter(Collective::kAllGather).bytes, own_rows * row);
