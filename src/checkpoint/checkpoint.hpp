@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/tensor.hpp"
+#include "parallel/communicator.hpp"
 #include "parallel/shard.hpp"
 
 namespace coppice {
@@ -93,14 +94,29 @@ class CheckpointWriter {
 void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& header,
                      std::span<const StateTensor> tensors, bool keep_precision = false);
 
+/// The same from all ranks of the job into one file, through MPI-IO. A rank lists the rectangles
+/// that it alone writes: several of one tensor, or none. `header` is taken from rank 0.
+///
+/// Parallel  collective over `world`, which must hold all ranks of the job
+/// Errors    the same on all ranks, whichever failed; then nothing is left, and a file of that
+///           name stays as it was. ContractError where elements are missing or written twice
+void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& header,
+                     std::span<const StateTensor> tensors, bool keep_precision,
+                     Communicator& world);
+
 /// An open file whose format, kind and header are read and whose small parts have passed their
 /// checksums. A file without checksums in its metadata (ours have them) is first read through in a
 /// child process, since damage to it can crash the HDF5 library.
 ///
+/// Parallel  made with `world`, its constructor, verify() and read() are collective: the ranks
+/// share
+///           the comparing of checksums, each reads what it wants, and all meet the same errors
 /// Errors    DataError listing every problem; IoError where the file cannot be opened at all
 class CheckpointReader {
  public:
   explicit CheckpointReader(std::filesystem::path path);
+  /// `world` must outlive the reader.
+  CheckpointReader(std::filesystem::path path, Communicator& world);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
@@ -125,6 +141,7 @@ class CheckpointReader {
   void verify();
 
  private:
+  void probe(const std::filesystem::path& path);
   void open(const std::filesystem::path& path);
 
   struct State;

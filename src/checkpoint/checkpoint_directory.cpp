@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <ranges>
+#include <sstream>
 #include <system_error>
 
 #include "checkpoint/pending_file.hpp"
 #include "core/error.hpp"
+#include "parallel/exchange.hpp"
 
 namespace coppice {
 namespace {
@@ -23,6 +25,25 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   if (error != std::errc{} || stop != end || checkpoint_file_name(step) != name)
     return std::nullopt;
   return step;
+}
+
+template <class Open>
+NewestCheckpoint newest_valid_of(const std::vector<fs::path>& oldest_first, const Open& open) {
+  NewestCheckpoint newest;
+  for (const auto& path : oldest_first | std::views::reverse) {
+    try {
+      CheckpointReader reader = open(path);
+      reader.verify();
+      newest.reader = std::move(reader);
+      break;
+    } catch (const InputError& error) {
+      const auto count = error.problems().size();
+      newest.passed_over.push_back(fmt::format(
+          "passed over {}{}", error.problems().front(),
+          count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
+    }
+  }
+  return newest;
 }
 
 }  // namespace
@@ -44,21 +65,22 @@ std::vector<fs::path> list_checkpoints(const fs::path& directory) {
 }
 
 NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory) {
-  NewestCheckpoint newest;
-  for (const auto& path : list_checkpoints(directory) | std::views::reverse) {
-    try {
-      CheckpointReader reader(path);
-      reader.verify();
-      newest.reader = std::move(reader);
-      break;
-    } catch (const InputError& error) {
-      const auto count = error.problems().size();
-      newest.passed_over.push_back(fmt::format(
-          "passed over {}{}", error.problems().front(),
-          count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
-    }
-  }
-  return newest;
+  return newest_valid_of(list_checkpoints(directory),
+                         [](const fs::path& path) { return CheckpointReader(path); });
+}
+
+NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory, Communicator& world) {
+  // One rank looks: a directory may not look the same to all at the same time.
+  std::string names;
+  succeed_together(world, [&] {
+    if (world.rank() != 0) return;
+    for (const auto& path : list_checkpoints(directory)) names += path.filename().string() + "\n";
+  });
+  std::istringstream lines(broadcast_text(world, names));
+  std::vector<fs::path> paths;
+  for (std::string name; std::getline(lines, name);) paths.push_back(directory / name);
+  return newest_valid_of(paths,
+                         [&](const fs::path& path) { return CheckpointReader(path, world); });
 }
 
 void remove_old_checkpoints(const fs::path& directory, std::int64_t keep) {

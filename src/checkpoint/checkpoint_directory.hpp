@@ -24,9 +24,13 @@ struct NewestCheckpoint {
 
 /// The newest checkpoint that is whole: every checksum is compared. Nothing where there is none.
 NewestCheckpoint find_newest_valid_checkpoint(const std::filesystem::path& directory);
+/// The same by all ranks together, who share the comparing and choose the same file. `world` must
+/// outlive the reader.
+NewestCheckpoint find_newest_valid_checkpoint(const std::filesystem::path& directory,
+                                              Communicator& world);
 
 /// Removes all but the newest `keep` checkpoints, and temporary files that dead runs left. 0 keeps
-/// all. Call it after a new checkpoint is safe.
+/// all. Call it after a new checkpoint is safe, on one rank.
 void remove_old_checkpoints(const std::filesystem::path& directory, std::int64_t keep);
 
 }  // namespace coppice

@@ -8,6 +8,7 @@
 #include "checkpoint/element_checksum.hpp"
 #include "checkpoint/layout.hpp"
 #include "core/error.hpp"
+#include "parallel/exchange.hpp"
 
 namespace coppice {
 namespace {
@@ -136,6 +137,19 @@ void read_trainer_and_tokenizer(CheckpointFile& state, Problems& problems) {
   state.header.optimizer_step = step.value_or(0);
 }
 
+// What tells two files of one name apart, short: steps, and a sum over all names, shapes and
+// checksums.
+std::string listing_of(const CheckpointFile& state) {
+  std::string text;
+  for (const auto& [dataset, checksum] : state.checksums)
+    text += fmt::format("{} {}\n", dataset, checksum);
+  for (const auto& tensor : state.tensors)
+    text += fmt::format("{} {} {}\n", tensor.dataset, name_of(tensor.dtype), tensor.shape);
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return fmt::format("{} {} {:x}", state.header.step, state.header.optimizer_step,
+                     element_checksum(bytes, 1, 0, std::ssize(text)));
+}
+
 }  // namespace
 
 void CheckpointFile::check_bytes(const std::string& dataset, const std::string& bytes,
@@ -155,27 +169,48 @@ void CheckpointFile::check_bytes(const std::string& dataset, const std::string& 
 }
 
 CheckpointReader::CheckpointReader(std::filesystem::path path) {
-  if (!Hdf5File::has_checked_metadata(path)) {
-    // Everything is read there, values too: their index may be what is damaged.
-    std::error_code none;
-    const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, none));
-    const bool survived = survives_in_child(
-        [&] {
-          try {
-            open(path);
-            verify();
-            for (const auto& tensor : tensors()) state_->read_through(tensor);
-          } catch (const Error&) {  // told by the program's own reading
-          }
-          state_.reset();  // closing crashes on some damage too
-        },
-        kLeastProbeSeconds + (none ? 0 : bytes / kProbeBytesPerSecond));
-    if (!survived) {
-      throw DataError({fmt::format("{}: is damaged: the HDF5 library cannot read it to its end.",
-                                   path.string())});
-    }
-  }
+  probe(path);
   open(path);
+}
+
+CheckpointReader::CheckpointReader(std::filesystem::path path, Communicator& world) {
+  // One child is enough: what it meets, the others would meet too.
+  succeed_together(world, [&] {
+    if (world.rank() == 0) probe(path);
+  });
+  succeed_together(world, [&] { open(path); });
+  if (world.size() == 1) return;
+  state_->world = &world;
+  // Ranks that see different files would load a model that nobody saved.
+  const auto listings = all_gather_texts(world, listing_of(*state_));
+  for (std::size_t rank = 1; rank < listings.size(); ++rank) {
+    if (listings[rank] != listings[0])
+      throw DataError(
+          {fmt::format("{}: rank {} and rank 0 see different files of this name. All "
+                       "ranks must read one file.",
+                       path.string(), rank)});
+  }
+}
+
+void CheckpointReader::probe(const std::filesystem::path& path) {
+  if (Hdf5File::has_checked_metadata(path)) return;
+  // Everything is read there, values too: their index may be what is damaged.
+  std::error_code none;
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, none));
+  const bool survived = survives_in_child(
+      [&] {
+        try {
+          open(path);
+          verify();
+          for (const auto& tensor : tensors()) state_->read_through(tensor);
+        } catch (const Error&) {  // told by the program's own reading
+        }
+        state_.reset();  // closing crashes on some damage too
+      },
+      kLeastProbeSeconds + (none ? 0 : bytes / kProbeBytesPerSecond));
+  if (survived) return;
+  throw DataError(
+      {fmt::format("{}: is damaged: the HDF5 library cannot read it to its end.", path.string())});
 }
 
 void CheckpointReader::open(const std::filesystem::path& path) {

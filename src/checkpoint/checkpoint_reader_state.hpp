@@ -1,6 +1,6 @@
 #pragma once
-// What an open checkpoint knows, shared by the two files that implement its reader: one opens and
-// lists, the other reads values. Nobody else includes this.
+// What an open checkpoint knows, shared by the files that implement its reader: one opens and
+// lists, one compares checksums, one reads values. Nobody else includes this.
 #include <map>
 #include <string>
 #include <vector>
@@ -19,11 +19,15 @@ struct CheckpointFile {
   std::map<std::string, std::uint64_t> checksums = {};
   std::vector<std::string> notices = {};
   bool verified = false;
+  Communicator* world = nullptr;  ///< where several ranks read the file together
 
   /// Adds a problem unless `bytes` has the checksum of `dataset` (or the file has none at all).
   void check_bytes(const std::string& dataset, const std::string& bytes, Problems& problems) const;
   /// The same for a tensor, read in blocks.
   void check_values(const StoredTensor& tensor, Problems& problems) const;
+  /// Compares tensors with their checksums; the ranks share the reading, and all learn every
+  /// problem.
+  void check_all(std::span<const StoredTensor* const> list, Problems& problems) const;
   /// The sum of a tensor that is read in blocks.
   std::uint64_t read_through(const StoredTensor& tensor) const;
 };

@@ -1,13 +1,15 @@
-// Reading the values of a checkpoint: all checks first, then block by block into place.
+// Reading the values of a checkpoint: all checks first, then block by block into place. How values
+// are compared with their checksums is in checkpoint_verification.cpp.
 #include <algorithm>
 #include <set>
 #include <string_view>
 
 #include "checkpoint/checkpoint_reader_state.hpp"
-#include "checkpoint/element_checksum.hpp"
+#include "checkpoint/joint_tensors.hpp"
 #include "checkpoint/layout.hpp"
 #include "core/convert.hpp"
 #include "core/error.hpp"
+#include "parallel/exchange.hpp"
 
 namespace coppice {
 namespace {
@@ -44,43 +46,29 @@ void match_names(const CheckpointFile& state,
   }
 }
 
-}  // namespace
-
-std::uint64_t CheckpointFile::read_through(const StoredTensor& tensor) const {
-  const Shard whole = Shard::whole(tensor.shape);
-  const std::int64_t rows = tensor.shape.numel() == 0 ? 0 : layout::rows_of(tensor.shape);
-  const std::int64_t block = layout::block_rows(tensor.shape, tensor.dtype);
-  const std::int64_t row_bytes = layout::row_elements(tensor.shape) * size_of(tensor.dtype);
-  std::vector<std::byte> elements(static_cast<std::size_t>(std::min(block, rows) * row_bytes));
-  std::uint64_t sum = 0;
+// One rectangle, converted block by block where the file's type is another.
+void read_rectangle(const CheckpointFile& state, const StateTensor& tensor) {
+  const StoredTensor& stored = *find(state.tensors, tensor.dataset);
+  const Shape& local = tensor.shard.local_shape;
+  COPPICE_CHECK(tensor.local.is_contiguous() && tensor.local.shape() == local,
+                "{}: {} to be read into {}", tensor.dataset, local, tensor.local.shape());
+  if (local.numel() == 0) return;
+  const std::int64_t rows = layout::rows_of(local), row = layout::row_elements(local);
+  const DType wanted = tensor.local.dtype();
+  const bool converts = stored.dtype != wanted;
+  const std::int64_t block = converts ? layout::block_rows(local, stored.dtype) : rows;
+  std::vector<std::byte> stored_rows(
+      static_cast<std::size_t>(converts ? std::min(block, rows) * row * size_of(stored.dtype) : 0));
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
-    file.read_rows(tensor.dataset, tensor.dtype, whole, begin, count, elements.data());
-    sum += rectangle_checksum(elements.data(), size_of(tensor.dtype), whole, begin, count);
-  }
-  return sum;
-}
-
-void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems) const {
-  if (tensor.checksum && read_through(tensor) != *tensor.checksum) {
-    problems.add("{}: {} does not have its checksum (the file is damaged).", path.string(),
-                 tensor.dataset);
+    std::byte* target = tensor.local.bytes() + begin * row * size_of(wanted);
+    state.file.read_rows(tensor.dataset, stored.dtype, tensor.shard, begin, count,
+                         converts ? stored_rows.data() : target);
+    if (converts) convert_elements(stored.dtype, stored_rows.data(), wanted, target, count * row);
   }
 }
 
-void CheckpointReader::verify() {
-  Problems problems;
-  for (const auto& tensor : state_->tensors) {
-    try {
-      state_->file.check_fits(tensor.dataset);
-      state_->check_values(tensor, problems);
-    } catch (const DataError& error) {
-      problems.add_all(error.problems());
-    }
-  }
-  problems.throw_if_any<DataError>();
-  state_->verified = true;
-}
+}  // namespace
 
 void CheckpointReader::read_stored(const StoredTensor& tensor, std::int64_t begin,
                                    std::int64_t count, std::byte* target) const {
@@ -100,47 +88,28 @@ void CheckpointReader::check_parameters(std::span<const ExpectedTensor> expected
 }
 
 void CheckpointReader::read(std::span<const StateTensor> wanted) const {
-  Problems problems;
   std::vector<std::pair<std::string, Shape>> names;
-  for (const auto& tensor : wanted) names.emplace_back(tensor.dataset, tensor.shard.global_shape);
+  if (state_->world == nullptr) {
+    for (const auto& tensor : wanted) names.emplace_back(tensor.dataset, tensor.shard.global_shape);
+  } else {
+    // A rank may want nothing of a tensor that others want: what is checked is what all want.
+    const std::vector<DType> any(wanted.size(), DType::kF32);
+    for (const auto& tensor : join_tensors(*state_->world, wanted, any))
+      names.emplace_back(tensor.dataset, tensor.shape);
+  }
+  Problems problems;
   match_names(*state_, names, problems);
   if (problems.empty() && !state_->verified) {
-    for (const auto& tensor : wanted) {
-      try {
-        state_->file.check_fits(tensor.dataset);
-        state_->check_values(*find(state_->tensors, tensor.dataset), problems);
-      } catch (const DataError& error) {
-        problems.add_all(error.problems());
-      }
-    }
+    std::vector<const StoredTensor*> list;
+    for (const auto& [dataset, shape] : names) list.push_back(find(state_->tensors, dataset));
+    state_->check_all(list, problems);
   }
   problems.throw_if_any<DataError>();
-
-  std::vector<std::byte> stored_rows;
-  for (const auto& tensor : wanted) {
-    const StoredTensor& stored = *find(state_->tensors, tensor.dataset);
-    const Shape& local = tensor.shard.local_shape;
-    COPPICE_CHECK(tensor.local.is_contiguous() && tensor.local.shape() == local,
-                  "{}: {} to be read into {}", tensor.dataset, local, tensor.local.shape());
-    if (local.numel() == 0) continue;
-    const std::int64_t rows = layout::rows_of(local), row = layout::row_elements(local);
-    const DType wanted_dtype = tensor.local.dtype();
-    const bool converts = stored.dtype != wanted_dtype;
-    const std::int64_t block = converts ? layout::block_rows(local, stored.dtype) : rows;
-    if (converts) {
-      stored_rows.resize(
-          static_cast<std::size_t>(std::min(block, rows) * row * size_of(stored.dtype)));
-    }
-    for (std::int64_t begin = 0; begin < rows; begin += block) {
-      const std::int64_t count = std::min(block, rows - begin);
-      std::byte* target = tensor.local.bytes() + begin * row * size_of(wanted_dtype);
-      state_->file.read_rows(tensor.dataset, stored.dtype, tensor.shard, begin, count,
-                             converts ? stored_rows.data() : target);
-      if (converts) {
-        convert_elements(stored.dtype, stored_rows.data(), wanted_dtype, target, count * row);
-      }
-    }
-  }
+  const auto fill = [&] {
+    for (const auto& tensor : wanted) read_rectangle(*state_, tensor);
+  };
+  if (state_->world == nullptr) return fill();
+  succeed_together(*state_->world, fill);
 }
 
 }  // namespace coppice

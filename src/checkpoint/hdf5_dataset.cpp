@@ -46,16 +46,17 @@ Selection select_rows(const Shard& shard, std::int64_t row_begin, std::int64_t r
 }
 
 // Contiguous, and no fill value written before the data.
-Handle creation_properties() {
+Handle creation_properties(Hdf5Allocation allocation) {
   Handle properties(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
+  if (allocation == Hdf5Allocation::kAtOnce) H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   return properties;
 }
 
 Handle create_dataset(hid_t file, const fs::path& shown, const std::string& dataset, hid_t type,
-                      hid_t space) {
-  const Handle properties = creation_properties();
+                      hid_t space, Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite) {
+  const Handle properties = creation_properties(allocation);
   Handle made(H5Dcreate2(file, dataset.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT));
   if (made < 0) hdf5::throw_writing(shown, dataset, "cannot be made");
   return made;
@@ -140,8 +141,9 @@ void Hdf5File::write_bytes(const std::string& dataset, std::string_view bytes) {
   }
 }
 
-void Hdf5File::create_tensor(const std::string& dataset, DType dtype, const Shape& shape) {
-  { create_dataset(file_, shown_, dataset, hdf5::type_of(dtype), space_of(shape)); }
+void Hdf5File::create_tensor(const std::string& dataset, DType dtype, const Shape& shape,
+                             Hdf5Allocation allocation) {
+  { create_dataset(file_, shown_, dataset, hdf5::type_of(dtype), space_of(shape), allocation); }
   if (dtype == DType::kBF16) set_attribute(dataset, "dtype", std::string_view("bf16"));
 }
 

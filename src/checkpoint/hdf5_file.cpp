@@ -40,25 +40,6 @@ std::string message(const fs::path& file, const std::string& object, std::string
                      reason.empty() ? "" : ": ", reason);
 }
 
-// Properties of a file access: checksummed metadata; our own locks, since HDF5's would keep a file
-// system without locks from being used at all.
-Handle access_properties() {
-  Handle access(H5Pcreate(H5P_FILE_ACCESS));
-  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
-  H5Pset_file_locking(access, 0, 1);
-  H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-  return access;
-}
-
-// The library prints its error stack by itself unless told not to; and at the process's end it
-// closes what is still open, which crashes it after a write that failed (1.10.8: a full disk).
-// Nothing of ours is open then.
-void prepare_library() {
-  H5dont_atexit();
-  H5open();
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-}
-
 void write_attribute(hid_t file, const fs::path& shown, const std::string& object,
                      const std::string& name, hid_t type, const void* value) {
   const Handle owner(H5Oopen(file, object.c_str(), H5P_DEFAULT));
@@ -87,6 +68,20 @@ Handle open_attribute(hid_t file, const fs::path& shown, const std::string& obje
 
 namespace hdf5 {
 
+void prepare_library() {
+  H5dont_atexit();
+  H5open();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Handle access_properties() {
+  Handle access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+  H5Pset_file_locking(access, 0, 1);
+  H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+  return access;
+}
+
 void throw_reading(const fs::path& file, const std::string& object, std::string_view what) {
   throw DataError({message(file, object, what)});
 }
@@ -106,15 +101,15 @@ Handle text_type(std::size_t length) {
 }  // namespace hdf5
 
 Hdf5File Hdf5File::create(const fs::path& path, const fs::path& shown) {
-  prepare_library();
-  const Handle access = access_properties();
+  hdf5::prepare_library();
+  const Handle access = hdf5::access_properties();
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
   if (file < 0) hdf5::throw_writing(shown, "", "cannot be created");
   return Hdf5File(file, shown, 0);
 }
 
 Hdf5File Hdf5File::open(const fs::path& path) {
-  prepare_library();
+  hdf5::prepare_library();
   std::ifstream probe(path, std::ios::binary);
   if (!probe || fs::is_directory(path)) {
     throw DataError(
@@ -126,7 +121,7 @@ Hdf5File Hdf5File::open(const fs::path& path) {
     throw DataError(
         {fmt::format("{}: is no HDF5 file (a model or checkpoint is one).", path.string())});
   }
-  const Handle access = access_properties();
+  const Handle access = hdf5::access_properties();
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (file < 0) hdf5::throw_reading(path, "", "is damaged or truncated");
   return Hdf5File(file, path, static_cast<std::int64_t>(fs::file_size(path)));
@@ -149,11 +144,14 @@ Hdf5File::Hdf5File(Hdf5File&& other) noexcept
       bytes_(other.bytes_) {}
 
 void Hdf5File::close() {
-  const bool flushed = H5Fflush(file_, H5F_SCOPE_GLOBAL) >= 0;
-  if (!flushed) hdf5::throw_writing(shown_, "", "cannot be written");
-  if (H5Fclose(std::exchange(file_, -1)) < 0) {
-    hdf5::throw_writing(shown_, "", "cannot be closed");
+  const hid_t file = std::exchange(file_, -1);
+  try {
+    if (H5Fflush(file, H5F_SCOPE_GLOBAL) < 0) hdf5::throw_writing(shown_, "", "cannot be written");
+  } catch (...) {
+    H5Fclose(file);  // also then: other ranks may wait for it
+    throw;
   }
+  if (H5Fclose(file) < 0) hdf5::throw_writing(shown_, "", "cannot be closed");
 }
 
 void Hdf5File::make_group(const std::string& group) {

@@ -25,11 +25,16 @@ struct Hdf5DatasetInfo {
   std::string type_description;       ///< for messages: "f32", "16-bit integers", ...
 };
 
+/// When a dataset takes its place in the file.
+enum class Hdf5Allocation {
+  kFirstWrite,
+  kAtOnce,  ///< so that others may write its elements without touching metadata
+};
+
 /// One open file.
 ///
 /// Layout    written with library bounds V110 (checksummed metadata), datasets contiguous, strings
-/// of
-///           fixed length (the heap of variable-length ones has no checksum); both kinds are read
+///           of fixed length (the heap of variable-length ones has no checksum); both are read
 /// Dtypes    f32, f64, f16 as IEEE floats; bf16 as uint16 with the attribute dtype="bf16"
 /// Errors    DataError on the reading side, IoError on the writing side
 class Hdf5File {
@@ -37,6 +42,13 @@ class Hdf5File {
   /// Makes `path` (which may exist) an empty file; messages call it `shown`.
   static Hdf5File create(const std::filesystem::path& path, const std::filesystem::path& shown);
   static Hdf5File open(const std::filesystem::path& path);
+  /// An existing file for this process alone to add to.
+  static Hdf5File open_to_extend(const std::filesystem::path& path,
+                                 const std::filesystem::path& shown);
+  /// An existing file for all ranks of the job to write elements into, each its own; no metadata
+  /// may change. Collective over all `ranks` of the job, and so is closing it.
+  static Hdf5File open_shared(const std::filesystem::path& path, const std::filesystem::path& shown,
+                              int ranks);
   /// False for a file whose metadata carry no checksums (superblock version 0 or 1), true also
   /// where there is no such file: the library may crash on damage to the former.
   static bool has_checked_metadata(const std::filesystem::path& path);
@@ -46,6 +58,8 @@ class Hdf5File {
 
   /// Hands everything to the system; the file is closed then.
   void close();
+  /// Forgets a shared file that not every rank could open: closing it would wait for them.
+  void abandon() { file_ = -1; }
 
   void make_group(const std::string& group);
   void set_attribute(const std::string& object, const std::string& name, std::int64_t value);
@@ -53,7 +67,8 @@ class Hdf5File {
   void set_attribute(const std::string& object, const std::string& name, std::string_view value);
   void write_text(const std::string& dataset, std::string_view text);
   void write_bytes(const std::string& dataset, std::string_view bytes);
-  void create_tensor(const std::string& dataset, DType dtype, const Shape& shape);
+  void create_tensor(const std::string& dataset, DType dtype, const Shape& shape,
+                     Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite);
   /// Rows [row_begin, row_begin + row_count) of a rectangle, contiguous at `elements`, in the
   /// dataset's own dtype.
   void write_rows(const std::string& dataset, DType dtype, const Shard& shard,

@@ -27,6 +27,15 @@ class Handle {
   hid_t id_;
 };
 
+/// To be called before the library is used. It prints its error stack by itself unless told not to;
+/// and at the process's end it closes what is still open, which crashes it after a write that
+/// failed (1.10.8: a full disk). Nothing of ours is open then.
+void prepare_library();
+
+/// Checksummed metadata; our own locks, since HDF5's would keep a file system without locks from
+/// being used at all.
+Handle access_properties();
+
 /// "FILE: OBJECT: WHAT: the library's innermost reason." as a DataError / an IoError.
 [[noreturn]] void throw_reading(const std::filesystem::path& file, const std::string& object,
                                 std::string_view what);

@@ -66,6 +66,16 @@ PendingFile::~PendingFile() {
   close(descriptor_);
 }
 
+void PendingFile::reserve_space() {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0) throw_io(target_, "its size cannot be found", errno);
+  while (status.st_size > 0 && fallocate(descriptor_, 0, 0, status.st_size) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return;
+    throw_io(target_, "the disk has no room for it", errno);
+  }
+}
+
 void PendingFile::commit() {
   COPPICE_CHECK(descriptor_ >= 0, "{} was committed already", target_.string());
   if (fsync(descriptor_) != 0) throw_io(target_, "cannot be flushed to disk", errno);

@@ -21,6 +21,9 @@ class PendingFile {
   const std::filesystem::path& temporary() const { return temporary_; }
   int descriptor() const { return descriptor_; }
 
+  /// Takes the disk space for the file's present size, so that a full disk shows before others
+  /// write into it. Does nothing on a file system that cannot.
+  void reserve_space();
   /// Flushes the file to disk, gives it its name, flushes the directory.
   void commit();
 

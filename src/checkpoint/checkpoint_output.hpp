@@ -1,0 +1,46 @@
+#pragma once
+// A checkpoint file while it grows: its parts under their names, and the checksum of each. When it
+// becomes a file of its final name, and that its tensors are whole, is the caller's business.
+// Private to the files that write checkpoints.
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/hdf5_file.hpp"
+
+namespace coppice {
+
+class CheckpointOutput {
+ public:
+  explicit CheckpointOutput(Hdf5File file) : file_(std::move(file)) {}
+
+  /// Everything of the header; the trainer's arrays whole.
+  void write_header(const CheckpointHeader& header);
+  /// An empty tensor, with the groups that lead to it.
+  void create(const std::string& dataset, DType stored, const Shape& shape,
+              Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite);
+  /// A rectangle of a tensor that was created, here or in another process: rounded to nearest even,
+  /// block by block. Its elements enter the checksum.
+  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values);
+  /// The last part of a file.
+  void write_checksums(const std::map<std::string, std::uint64_t>& checksums);
+  void close() { file_.close(); }
+  void abandon() { file_.abandon(); }
+
+  /// Of what this object wrote, by dataset; 0 for a tensor of which it wrote nothing yet.
+  const std::map<std::string, std::uint64_t>& checksums() const { return checksums_; }
+
+ private:
+  void make_groups_for(const std::string& dataset);
+  void write_text(const std::string& dataset, std::string_view text);
+  void write_bytes(const std::string& dataset, std::string_view bytes);
+
+  Hdf5File file_;
+  std::set<std::string> groups_;
+  std::map<std::string, std::uint64_t> checksums_;
+};
+
+}  // namespace coppice
