@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -31,6 +32,20 @@ CoreMask own_cores() {
   return mask;
 }
 
+int count(const CoreMask& cores) {
+  int bits = 0;
+  for (const unsigned char byte : cores) bits += std::popcount(byte);
+  return std::max(1, bits);
+}
+
+// Whether somebody started this process as one of several. Every launcher (mpirun, srun, Hydra)
+// hands its processes the way to it in variables of the process management interface, PMI or PMIx.
+bool has_launcher() {
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (std::string_view(*variable).starts_with("PMI")) return true;
+  return false;
+}
+
 // Polls with pauses, so that ranks that wait for another's long work leave it the cores.
 bool wait_for(MPI_Request& request, std::optional<std::chrono::steady_clock::time_point> end) {
   for (auto pause = std::chrono::microseconds(20);;
@@ -53,6 +68,7 @@ struct Gathering {
 }  // namespace
 
 struct MpiSession::State {
+  bool has_mpi = false;
   int rank = 0, size = 1, local_rank = 0, local_size = 1, local_cores = 1;
   std::string host;
   MPI_Comm words = MPI_COMM_NULL;  // of gather()
@@ -64,9 +80,16 @@ struct MpiSession::State {
 
 MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   CoreMask cores = own_cores();  // before MPI's libraries move the process about
-  // Without mpirun Open MPI starts a helper process for a lone rank, which takes time and fails
-  // where no ssh is installed; nothing here needs it. Other MPIs do not know the variable.
-  setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+  state_->local_cores = count(cores);
+  if (!has_launcher()) {
+    // A rank alone needs no MPI. Starting it all the same takes a fifth of a second and, as Open
+    // MPI does it, fails now and then while another lone process ends: they share a directory.
+    std::array<char, 256> name{};
+    gethostname(name.data(), name.size() - 1);
+    state_->host = name.data();
+    return;
+  }
+  state_->has_mpi = true;
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
@@ -84,9 +107,7 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, cores.data(), static_cast<int>(cores.size()), MPI_BYTE,
                           MPI_BOR, node),
             "MPI_Allreduce");
-  int bits = 0;
-  for (const unsigned char byte : cores) bits += std::popcount(byte);
-  state_->local_cores = std::max(1, bits);
+  state_->local_cores = count(cores);
   MPI_Comm_free(&node);
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &state_->words), "MPI_Comm_dup");
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
@@ -97,6 +118,7 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
 }
 
 MpiSession::~MpiSession() {
+  if (!state_->has_mpi) return;
   if (std::uncaught_exceptions() > state_->exceptions_at_start) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   } else {
@@ -114,12 +136,14 @@ int MpiSession::local_cores() const { return state_->local_cores; }
 const std::string& MpiSession::host() const { return state_->host; }
 
 void MpiSession::abort(int status) {
+  if (!state_->has_mpi) std::_Exit(status);
   MPI_Abort(MPI_COMM_WORLD, status);
   std::terminate();  // MPI_Abort does not come back; the compiler cannot know
 }
 
 std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
                                                 WatchdogConfig watchdog) {
+  if (!state_->has_mpi) return make_self_communicator();
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, state_->rank, &comm), "MPI_Comm_split");
   return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog, state_->activity,

@@ -18,7 +18,7 @@ struct WatchdogConfig {
 };
 
 /// Parallel  one per process; every rank makes it first and destroys it last. A program that was
-///           started without mpirun is a job of one rank
+///           started without mpirun is a job of one rank, and uses no MPI
 /// Errors    CommError when MPI cannot be started
 class MpiSession {
  public:
