@@ -23,8 +23,11 @@ std::vector<std::string> Outcome::problems() const {
 }
 
 RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
-                               const std::string& directory) {
+                               const std::string& directory, int ranks) {
   std::vector<std::string> words = {COPPICE_PROGRAM};
+  if (ranks > 0)
+    words = {COPPICE_MPIEXEC, "--allow-run-as-root", "--oversubscribe",
+             "-np",           std::to_string(ranks), COPPICE_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
@@ -71,8 +74,9 @@ Outcome RunningProgram::wait() {
   return outcome;
 }
 
-Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory) {
-  return RunningProgram(arguments, directory).wait();
+Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory,
+                    int ranks) {
+  return RunningProgram(arguments, directory, ranks).wait();
 }
 
 std::vector<std::string> files_below(const std::string& directory) {

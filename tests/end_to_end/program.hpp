@@ -20,8 +20,9 @@ struct Outcome {
 /// The program while it runs.
 class RunningProgram {
  public:
-  /// Starts `coppice arguments...` in `directory`.
-  RunningProgram(const std::vector<std::string>& arguments, const std::string& directory);
+  /// Starts `coppice arguments...` in `directory`, on so many ranks under mpirun; 0: by itself.
+  RunningProgram(const std::vector<std::string>& arguments, const std::string& directory,
+                 int ranks = 0);
   ~RunningProgram();
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
@@ -40,7 +41,8 @@ class RunningProgram {
   bool ended_ = false;
 };
 
-Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory = ".");
+Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory = ".",
+                    int ranks = 0);
 
 /// Names of everything below a directory, relative to it, sorted.
 std::vector<std::string> files_below(const std::string& directory);

@@ -40,6 +40,15 @@ class TinyRun : public testing::Test {
   Outcome coppice(const std::vector<std::string>& arguments) const {
     return run_program(arguments, dir_.path().string());
   }
+  /// What `coppice plan --json` says of that run.
+  nlohmann::json plan(const std::vector<std::string>& set) const {
+    auto arguments = train_arguments(set);
+    arguments[0] = "plan";
+    arguments.push_back("--json");
+    const auto outcome = coppice(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  }
 
   std::string checkpoint(const std::string& run, int step) const {
     char name[64];
