@@ -174,10 +174,10 @@ CheckpointReader::CheckpointReader(std::filesystem::path path) {
 }
 
 CheckpointReader::CheckpointReader(std::filesystem::path path, Communicator& world) {
-  // One child is enough: what it meets, the others would meet too.
-  succeed_together(world, [&] {
-    if (world.rank() == 0) probe(path);
-  });
+  // Each rank tries for itself: whether the library crashes depends on what lies in its memory, so
+  // a child of rank 0 may survive what kills another rank (seen with a flipped bit in a text's
+  // heap).
+  succeed_together(world, [&] { probe(path); });
   succeed_together(world, [&] { open(path); });
   if (world.size() == 1) return;
   state_->world = &world;
