@@ -3,7 +3,7 @@
 // prompt and responses.
 //
 // Seen red: the row-parallel bias added by every rank before the sum; ranks without tokens merged
-// as zeros; keys of a grandparent left out of the gather.
+// as zeros; keys of a grandparent left out of the plan.
 #include <gtest/gtest.h>
 
 #include "attention/row_partition.hpp"
