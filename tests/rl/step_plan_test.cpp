@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <set>
 
 #include "rl/example_groups.hpp"
@@ -41,6 +44,25 @@ TEST(DealGroups, LargestFirstToTheLeastLoadedAsWorkedByHand) {
   EXPECT_THAT(deal_groups(costs, 2), ElementsAre(ElementsAre(0, 3), ElementsAre(1, 2)));
   EXPECT_THAT(deal_groups(costs, 1), ElementsAre(ElementsAre(0, 1, 2, 3)));
   EXPECT_THAT(deal_groups(std::vector<double>{}, 2), ElementsAre(IsEmpty(), IsEmpty()));
+}
+
+// Who got the last group of the fullest rank had no more than the mean before.
+// Seen red with groups dealt to the ranks in turn.
+TEST(DealGroups, LeavesNoRankMoreThanTheMeanAndOneGroup) {
+  const RandomStream random(11, "costs");
+  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+    std::vector<double> costs(1 + random.below(30, 100 * draw));
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      costs[i] = std::pow(10.0, 3 * random.uniform(100 * draw + i + 1));
+    const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
+    const double largest = *std::max_element(costs.begin(), costs.end());
+    for (const int ranks : {1, 2, 3, 8})
+      for (const auto& groups : deal_groups(costs, ranks)) {
+        double load = 0;
+        for (const auto group : groups) load += costs[static_cast<std::size_t>(group)];
+        EXPECT_LE(load, (sum / ranks + largest) * (1 + 1e-12));
+      }
+  }
 }
 
 // 10 + 4 x 5 = 30 rows grouped, 4 x 15 = 60 repeated; 1 + 34 = 35 rows either way.
