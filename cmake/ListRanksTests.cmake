@@ -15,7 +15,7 @@ foreach(line IN LISTS lines)
         "add_test([=[${case}/${n}Ranks]=] [=[${MPIEXEC}]=] --allow-run-as-root --oversubscribe "
         "-np ${n} [=[${PROGRAM}]=] [=[--gtest_filter=${case}]=])\n"
         "set_tests_properties([=[${case}/${n}Ranks]=] PROPERTIES LABELS ranks TIMEOUT ${TIMEOUT} "
-        "PROCESSORS 2)\n")
+        "PROCESSORS 2 ENVIRONMENT OMPI_MCA_pml=ob1)\n")
     endforeach()
   endif()
 endforeach()

@@ -57,6 +57,16 @@ Job::Job(OnSignal on_signal)
 
 int Job::default_threads() const { return std::max(1, mpi_.local_cores() / mpi_.local_size()); }
 
+WatchdogConfig Job::watchdog(double seconds) const {
+  return {.seconds = seconds,
+          .stop_requested = [this] { return stop_requested(); },
+          .notice =
+              [this](const std::string& text) {
+                fmt::print(stderr, "coppice: notice [rank {}, {}]: {}\n", rank(), mpi_.host(),
+                           text);
+              }};
+}
+
 void Job::agree(const std::vector<Fingerprint>& mine) {
   Word word;
   word.host = mpi_.host();

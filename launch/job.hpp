@@ -49,6 +49,8 @@ class Job {
   /// max(1, cores of this host / ranks on it)
   int default_threads() const;
   bool stop_requested() const { return stop_ && stop_->requested(); }
+  /// For communicators of this job.
+  WatchdogConfig watchdog(double seconds) const;
 
   /// How long a rank that has done its work waits for the others to end. Without it for ever: so do
   /// ranks that have nothing to do in a command of one rank.

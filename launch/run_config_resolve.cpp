@@ -168,7 +168,7 @@ RunConfig plain_values(const config::RunConfig& config) {
   plain.sequence_parallel = parallel.sequence_parallel() && parallel.tensor() > 1
                                 ? SequenceParallel::kYes
                                 : SequenceParallel::kNo;
-  plain.watchdog.seconds = static_cast<double>(config.limits().watchdog_seconds());
+  plain.watchdog_seconds = static_cast<double>(config.limits().watchdog_seconds());
   plain.threads_per_rank = static_cast<int>(config.threads_per_rank());
   plain.resume = config.checkpoint().resume() == config::Checkpoint::AUTO;
 

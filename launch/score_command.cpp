@@ -66,7 +66,7 @@ void score(const Options& options, Job& job) {
   if (!grid_problems.empty()) throw ConfigError(grid_problems);
   const auto groups = read_rollouts(options.rollouts, scoring_needs(file.config));
   check_row_budget(groups, batching);
-  job.set_patience(config.watchdog.seconds);
+  job.set_patience(config.watchdog_seconds);
   job.agree({fingerprint_of_text("what coppice score was told", given(options, config)),
              fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),
              fingerprint_of_model("the model file " + options.checkpoint, file.reader)});

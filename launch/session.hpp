@@ -18,7 +18,7 @@ class Session {
   /// `model` says how many tensor ranks share a key-value head.
   Session(Job& job, const RunConfig& config, const ModelConfig& model)
       : ctx_{stream_, memory_, scratch_, config.threads_per_rank},
-        grid_(job.mpi(), config.grid, config.watchdog,
+        grid_(job.mpi(), config.grid, job.watchdog(config.watchdog_seconds),
               std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
               config.sequence_parallel) {}
   Session(const Session&) = delete;

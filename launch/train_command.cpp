@@ -122,7 +122,7 @@ void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs:
 void train(const Options& options, Job& job) {
   RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
                                      {job.size(), job.default_threads()});
-  job.set_patience(config.watchdog.seconds);
+  job.set_patience(config.watchdog_seconds);
   std::optional<RunLock> lock;  // rank 0's
   Input input = read_input(options, config, job, lock);
   const TrainerConfig& trainer_config = config.trainer;

@@ -11,26 +11,68 @@
 
 namespace coppice::test {
 
-std::vector<std::string> Outcome::problems() const {
-  std::vector<std::string> found;
-  std::istringstream lines(err);
+namespace {
+
+struct ErrorLine {
+  int rank;
+  std::string problem;
+};
+
+std::vector<ErrorLine> error_lines(const std::string& text) {
+  std::vector<ErrorLine> found;
+  std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const std::string begin = "coppice: error [rank 0, ";
+    const std::string begin = "coppice: error [rank ";
     const auto end = line.find("]: ");
-    if (line.rfind(begin, 0) == 0 && end != line.npos) found.push_back(line.substr(end + 3));
+    if (line.rfind(begin, 0) == 0 && end != line.npos)
+      found.push_back({std::stoi(line.substr(begin.size())), line.substr(end + 3)});
   }
   return found;
 }
 
-RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
-                               const std::string& directory, int ranks) {
-  std::vector<std::string> words = {COPPICE_PROGRAM};
-  if (ranks > 0)
-    words = {COPPICE_MPIEXEC, "--allow-run-as-root", "--oversubscribe",
-             "-np",           std::to_string(ranks), COPPICE_PROGRAM};
+const std::vector<std::string> kMpirun = {COPPICE_MPIEXEC, "--allow-run-as-root",
+                                          "--oversubscribe"};
+
+}  // namespace
+
+std::vector<std::string> Outcome::problems() const {
+  std::vector<std::string> found;
+  for (const auto& line : error_lines(err)) found.push_back(line.problem);
+  return found;
+}
+
+std::vector<int> Outcome::reporting_ranks() const {
+  std::vector<int> found;
+  for (const auto& line : error_lines(err)) found.push_back(line.rank);
+  return found;
+}
+
+Command program_on_ranks(int ranks, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  if (ranks > 0) {
+    words = kMpirun;
+    words.insert(words.end(), {"-np", std::to_string(ranks)});
+  }
+  words.emplace_back(COPPICE_PROGRAM);
   words.insert(words.end(), arguments.begin(), arguments.end());
+  return {words};
+}
+
+Command program_by_rank(const std::vector<RankCommand>& ranks) {
+  std::vector<std::string> words = kMpirun;
+  for (const auto& rank : ranks) {
+    if (&rank != &ranks.front()) words.emplace_back(":");
+    words.insert(words.end(), {"-np", "1", "-wdir", rank.directory});
+    words.insert(words.end(), rank.before.begin(), rank.before.end());
+    words.emplace_back(COPPICE_PROGRAM);
+    words.insert(words.end(), rank.arguments.begin(), rank.arguments.end());
+  }
+  return {words};
+}
+
+RunningProgram::RunningProgram(Command command, const std::string& directory) {
   std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
+  for (auto& word : command.words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const std::string out = output_ / "out", err = output_ / "err";
   pid_ = fork();
@@ -39,7 +81,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     dup2(open(out.c_str(), flags, 0600), STDOUT_FILENO);
     dup2(open(err.c_str(), flags, 0600), STDERR_FILENO);
-    if (chdir(directory.c_str()) == 0) execv(argv[0], argv.data());
+    if (chdir(directory.c_str()) == 0) execvp(argv[0], argv.data());
     _exit(127);
   }
 }
@@ -54,8 +96,34 @@ RunningProgram::~RunningProgram() {
 void RunningProgram::send(int signal) const { kill(pid_, signal); }
 
 bool RunningProgram::has_ended() {
-  if (!ended_) ended_ = waitpid(pid_, &wait_status_, WNOHANG) == pid_;
-  return ended_;
+  if (ended_ || waitpid(pid_, &wait_status_, WNOHANG) != pid_) return ended_;
+  ended_ = true;
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  return true;
+}
+
+std::map<int, pid_t> RunningProgram::rank_processes(int ranks) {
+  std::map<int, pid_t> found;
+  while (!has_ended() && std::ssize(found) < ranks) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::istringstream number(entry.path().filename().string());
+      pid_t pid = 0;
+      if (!(number >> pid)) continue;
+      // "PID (name) state parent ..."; the program's name has no brackets
+      std::ifstream stat(entry.path() / "stat");
+      std::string text((std::istreambuf_iterator<char>(stat)), {});
+      std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+      std::string state;
+      pid_t parent = 0;
+      if (!(rest >> state >> parent) || parent != pid_) continue;
+      std::ifstream variables(entry.path() / "environ");
+      for (std::string variable; std::getline(variables, variable, '\0');)
+        if (const std::string name = "OMPI_COMM_WORLD_RANK="; variable.rfind(name, 0) == 0)
+          found[std::stoi(variable.substr(name.size()))] = pid;
+    }
+  }
+  return found;
 }
 
 void RunningProgram::wait_for_lines(const std::string& file, std::size_t lines) {
@@ -64,9 +132,9 @@ void RunningProgram::wait_for_lines(const std::string& file, std::size_t lines) 
 }
 
 Outcome RunningProgram::wait() {
-  if (!ended_) waitpid(pid_, &wait_status_, 0);
-  ended_ = true;
+  while (!has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   Outcome outcome;
+  outcome.seconds = seconds_;
   outcome.status =
       WIFEXITED(wait_status_) ? WEXITSTATUS(wait_status_) : 128 + WTERMSIG(wait_status_);
   outcome.out = read_file(output_ / "out");
@@ -77,6 +145,10 @@ Outcome RunningProgram::wait() {
 Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory,
                     int ranks) {
   return RunningProgram(arguments, directory, ranks).wait();
+}
+
+Outcome run_command(Command command, const std::string& directory) {
+  return RunningProgram(std::move(command), directory).wait();
 }
 
 std::vector<std::string> files_below(const std::string& directory) {

@@ -37,6 +37,9 @@ class TinyRun : public testing::Test {
   Outcome train(const std::vector<std::string>& set = {}) const {
     return run_program(train_arguments(set), dir_.path().string());
   }
+  Outcome train_on_ranks(int ranks, const std::vector<std::string>& set = {}) const {
+    return run_program(train_arguments(set), dir_.path().string(), ranks);
+  }
   Outcome coppice(const std::vector<std::string>& arguments) const {
     return run_program(arguments, dir_.path().string());
   }

@@ -239,12 +239,12 @@ TEST_F(RunConfigFile, TakesGridsThatFillTheRanksAndGivesDataWhatIsLeft) {
   EXPECT_EQ(config.grid.data, 2);
   EXPECT_EQ(config.sequence_parallel, SequenceParallel::kYes);
   EXPECT_EQ(config.threads_per_rank, 3);
-  EXPECT_EQ(config.watchdog.seconds, 600);
+  EXPECT_EQ(config.watchdog_seconds, 600);
   EXPECT_THAT(config.text(), AllOf(HasSubstr("data: 2"), HasSubstr("sequence_parallel: true")));
   EXPECT_EQ(load(good("parallel { data: 12 }")).sequence_parallel, SequenceParallel::kNo);
   EXPECT_EQ(load(good("parallel { tensor: 12 sequence_parallel: false }")).sequence_parallel,
             SequenceParallel::kNo);
-  EXPECT_EQ(load(good("limits { watchdog_seconds: 7 }")).watchdog.seconds, 7);
+  EXPECT_EQ(load(good("limits { watchdog_seconds: 7 }")).watchdog_seconds, 7);
 }
 
 TEST_F(RunConfigFile, RefusesGridsThatTheRanksDoNotFillAndSaysWhatWouldWork) {

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include <string_view>
+#include <algorithm>
 
 #include "parallel/mpi/mpi_communicator.hpp"
 
@@ -10,7 +10,8 @@ namespace coppice {
 namespace {
 
 constexpr int kTag = 1;
-constexpr std::int64_t kSilent = -1;
+
+}  // namespace
 
 std::string place_of(const WaitNotice& notice) {
   std::string place = fmt::format("{} over the {} axis, step {}, {}", notice.collective.data(),
@@ -19,37 +20,50 @@ std::string place_of(const WaitNotice& notice) {
   return place;
 }
 
-}  // namespace
-
 Heartbeat::Heartbeat(MPI_Comm world) {
   check_mpi(MPI_Comm_dup(world, &comm_), "MPI_Comm_dup");
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
-  heard_.resize(static_cast<std::size_t>(size_));
-  for (auto& notice : heard_) notice.step = kSilent;
+  const auto ranks = static_cast<std::size_t>(size_);
+  heard_.resize(ranks, WaitNotice{});
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  MPI_Get_processor_name(name.data(), &length);
+  std::vector<char> names(ranks * name.size());
+  check_mpi(MPI_Allgather(name.data(), static_cast<int>(name.size()), MPI_CHAR, names.data(),
+                          static_cast<int>(name.size()), MPI_CHAR, comm_),
+            "MPI_Allgather");
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    hosts_.emplace_back(names.data() + rank * name.size());
 }
 
 Heartbeat::~Heartbeat() {
-  for (MPI_Request& request : requests_) {
-    int done = 0;
-    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (done == 0) MPI_Request_free(&request);
-  }
+  for (Sent& sent : sent_)
+    for (MPI_Request& request : sent.requests) {
+      int done = 0;
+      MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (done == 0) MPI_Request_free(&request);
+    }
   MPI_Comm_free(&comm_);
 }
 
+void Heartbeat::forget_delivered() {
+  sent_.remove_if([](Sent& sent) {
+    int done = 0;
+    MPI_Testall(static_cast<int>(sent.requests.size()), sent.requests.data(), &done,
+                MPI_STATUSES_IGNORE);
+    return done != 0;
+  });
+}
+
 void Heartbeat::announce(const WaitNotice& notice) {
-  for (auto& heard : heard_) heard.step = kSilent;
   heard_[static_cast<std::size_t>(rank_)] = notice;
-  // A long wait is rare and a notice small: each gets a place of its own, never moved while MPI
-  // may still read it.
-  if (sent_.capacity() == 0) sent_.reserve(1024);
-  if (sent_.size() == sent_.capacity()) return;
-  sent_.push_back(notice);
+  forget_delivered();
+  Sent& sent = sent_.emplace_back(Sent{notice, {}});
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
-    requests_.push_back(MPI_REQUEST_NULL);
-    MPI_Isend(&sent_.back(), sizeof(WaitNotice), MPI_BYTE, rank, kTag, comm_, &requests_.back());
+    sent.requests.push_back(MPI_REQUEST_NULL);
+    MPI_Isend(&sent.notice, sizeof(WaitNotice), MPI_BYTE, rank, kTag, comm_, &sent.requests.back());
   }
 }
 
@@ -64,24 +78,45 @@ void Heartbeat::listen() {
   }
 }
 
+std::string Heartbeat::name_of_rank(int rank) const {
+  return fmt::format("{} ({})", rank, hosts_[static_cast<std::size_t>(rank)]);
+}
+
 std::string Heartbeat::report() const {
-  std::vector<int> silent;
-  std::vector<std::string> waiting;
+  std::vector<std::string> silent, waiting;
   for (int rank = 0; rank < size_; ++rank) {
     const WaitNotice& notice = heard_[static_cast<std::size_t>(rank)];
-    if (notice.step == kSilent) {
-      silent.push_back(rank);
-    } else if (rank != rank_) {
-      waiting.push_back(fmt::format("rank {} waits in {}", rank, place_of(notice)));
-    }
+    if (notice.state == WaitNotice::kSilent)
+      silent.push_back(name_of_rank(rank));
+    else if (rank != rank_ && notice.state == WaitNotice::kWaits)
+      waiting.push_back(fmt::format("rank {} waits in {}", name_of_rank(rank), place_of(notice)));
   }
-  std::string text = silent.empty()
-                         ? std::string("every rank waits (they disagree on what comes next)")
-                         : fmt::format("rank{} {} {} not entered any collective (stalled or gone)",
-                                       silent.size() == 1 ? "" : "s", fmt::join(silent, ", "),
-                                       silent.size() == 1 ? "has" : "have");
+  std::string text =
+      silent.empty()
+          ? std::string("every rank waits (they disagree on what comes next)")
+          : fmt::format(
+                "rank{} {} {} not entered any collective (still computing, stalled or gone)",
+                silent.size() == 1 ? "" : "s", fmt::join(silent, ", "),
+                silent.size() == 1 ? "has" : "have");
   if (!waiting.empty()) text += fmt::format("; {}", fmt::join(waiting, "; "));
   return text;
+}
+
+bool Heartbeat::another_waits() const {
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_ && heard_[static_cast<std::size_t>(rank)].state == WaitNotice::kWaits)
+      return true;
+  return false;
+}
+
+bool Heartbeat::another_fails() const {
+  return std::any_of(heard_.begin(), heard_.end(),
+                     [](const WaitNotice& notice) { return notice.state == WaitNotice::kFails; });
+}
+
+bool Heartbeat::is_first_to_wait() const {
+  return std::none_of(heard_.begin(), heard_.begin() + rank_,
+                      [](const WaitNotice& notice) { return notice.state == WaitNotice::kWaits; });
 }
 
 }  // namespace coppice

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,23 @@
 
 namespace coppice {
 
-/// One rank's word that it waits.
+/// One rank's word about itself.
 struct WaitNotice {
+  enum State : std::int32_t {
+    kSilent,  // it computes, hangs or is gone
+    kWaits,   // in the collective told here
+    kFails,   // it reports an error and ends the job
+  };
+  State state;
+  std::int32_t layer;
+  std::int64_t step;
   std::array<char, 32> axis;        // "tensor"
   std::array<char, 32> collective;  // "all_gather"
   std::array<char, 32> phase;       // Activity::phase
-  std::int64_t step;
-  std::int32_t layer;
 };
+
+/// "all_reduce over the tensor axis, step 3, backward, layer 2"
+std::string place_of(const WaitNotice& notice);
 
 /// Parallel  over all ranks of the job, on a communicator of its own; never blocks
 class Heartbeat {
@@ -29,19 +39,34 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// Forgets what was heard; called when a wait begins to be long.
+  /// Tells all others. The last word of a rank is what counts.
   void announce(const WaitNotice& notice);
   /// Takes in what others announced.
   void listen();
   /// One sentence about every rank: which have not entered a collective, and where the rest wait.
   std::string report() const;
+  bool another_waits() const;
+  /// Another rank reports an error, so that nothing more need be said.
+  bool another_fails() const;
+  /// No rank before this one is known to wait too: of several that would say the same, one does.
+  bool is_first_to_wait() const;
+
+  /// Whether this rank has told yet that it was asked to stop while it waited.
+  bool stop_is_told = false;
 
  private:
+  struct Sent {
+    WaitNotice notice;  // MPI reads it until it is delivered
+    std::vector<MPI_Request> requests;
+  };
+  std::string name_of_rank(int rank) const;
+  void forget_delivered();
+
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  std::vector<WaitNotice> heard_;  // by rank; step -1: silent
-  std::vector<WaitNotice> sent_;   // one per announcement: MPI reads it until it is delivered
-  std::vector<MPI_Request> requests_;
+  std::vector<std::string> hosts_;  // by rank
+  std::vector<WaitNotice> heard_;   // by rank
+  std::list<Sent> sent_;
 };
 
 }  // namespace coppice

@@ -84,32 +84,60 @@ MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&comm_); }
 void MpiCommunicator::finish(MPI_Request request, Collective collective, std::int64_t bytes) {
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
-  const auto start = std::chrono::steady_clock::now();
-  bool announced = false;
+  constexpr std::chrono::milliseconds kBetweenLooks(5);
+  const auto start = Clock::now();
+  auto looked = start;
+  WaitNotice here = notice_of(collective);
+  stop_seen_.reset();
   for (int poll = 0;; ++poll) {
     int done = 0;
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done != 0) return;
+    if (done != 0) break;
     if (poll < kSpins) continue;
     sched_yield();
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-    // Half-way the ranks tell each other where they wait; who is silent at the end is to blame.
-    if (waited.count() < watchdog_.seconds / 2) continue;
-    if (!announced) heartbeat_.announce(notice_of(collective));
-    announced = true;
+    const auto now = Clock::now();
+    if (now - looked < kBetweenLooks) continue;
+    looked = now;
     heartbeat_.listen();
+    tell_of_stop(here, now);
+    const std::chrono::duration<double> waited = now - start;
+    // Half-way a rank tells the others where it waits, and who waits too answers; who is silent at
+    // the end is to blame.
+    if (waited.count() > watchdog_.seconds / 2 || heartbeat_.another_waits()) tell(here);
     if (waited.count() > watchdog_.seconds) {
       throw CommError(fmt::format(
-          "{} of {} bytes over the {} axis (step {}, {}) has not finished in {:.0f} s: {}. Look at "
-          "what those ranks do, or raise limits.watchdog_seconds.",
-          name_of(collective), bytes, axis_, activity_.step, activity_.phase, waited.count(),
-          heartbeat_.report()));
+          "{} ({} bytes) has not finished in {:.0f} s: {}. Look at what those ranks do, or raise "
+          "limits.watchdog_seconds.",
+          place_of(here), bytes, waited.count(), heartbeat_.report()));
     }
   }
+  if (here.state == WaitNotice::kSilent) return;
+  here.state = WaitNotice::kSilent;
+  heartbeat_.announce(here);
+}
+
+void MpiCommunicator::tell(WaitNotice& here) {
+  if (here.state == WaitNotice::kWaits) return;
+  here.state = WaitNotice::kWaits;
+  heartbeat_.announce(here);
+}
+
+void MpiCommunicator::tell_of_stop(WaitNotice& here, Clock::time_point now) {
+  // mpirun kills the ranks 1 s after it has asked them to stop.
+  constexpr std::chrono::milliseconds kUnusual(300), kAnswers(500);
+  if (heartbeat_.stop_is_told || !watchdog_.stop_requested || !watchdog_.stop_requested()) return;
+  if (!stop_seen_) stop_seen_ = now;
+  if (now - *stop_seen_ < kUnusual) return;
+  tell(here);
+  if (now - *stop_seen_ < kAnswers) return;
+  heartbeat_.stop_is_told = true;
+  if (heartbeat_.is_first_to_wait() && !heartbeat_.another_fails())
+    watchdog_.notice(
+        fmt::format("asked to stop while waiting in {}: {}", place_of(here), heartbeat_.report()));
 }
 
 WaitNotice MpiCommunicator::notice_of(Collective collective) const {
-  WaitNotice notice{};
+  WaitNotice notice{};  // silent, until it is told
   const auto write = [](std::array<char, 32>& to, std::string_view from) {
     from.copy(to.data(), to.size() - 1);
   };

@@ -2,6 +2,8 @@
 // Collectives of host memory over MPI. Private to parallel/mpi: others see Communicator.
 #include <mpi.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 
 #include "parallel/communicator.hpp"
@@ -23,6 +25,7 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) override;
   void do_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                      std::span<const std::int64_t> rows) override;
@@ -32,6 +35,8 @@ class MpiCommunicator final : public Communicator {
   void do_barrier(Stream& stream) override;
 
   WaitNotice notice_of(Collective collective) const;
+  void tell(WaitNotice& here);
+  void tell_of_stop(WaitNotice& here, Clock::time_point now);
   void finish(MPI_Request request, Collective collective, std::int64_t bytes);
 
   MPI_Comm comm_;
@@ -39,6 +44,7 @@ class MpiCommunicator final : public Communicator {
   WatchdogConfig watchdog_;
   const Activity& activity_;
   Heartbeat& heartbeat_;
+  std::optional<Clock::time_point> stop_seen_;  // since when this rank waits, asked to stop
   int rank_ = 0;
   int size_ = 1;
 };

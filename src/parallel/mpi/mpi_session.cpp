@@ -137,6 +137,12 @@ const std::string& MpiSession::host() const { return state_->host; }
 
 void MpiSession::abort(int status) {
   if (!state_->has_mpi) std::_Exit(status);
+  state_->heartbeat->announce({.state = WaitNotice::kFails,
+                               .layer = -1,
+                               .step = 0,
+                               .axis = {},
+                               .collective = {},
+                               .phase = {}});
   MPI_Abort(MPI_COMM_WORLD, status);
   std::terminate();  // MPI_Abort does not come back; the compiler cannot know
 }

@@ -1,6 +1,7 @@
 #pragma once
 // MPI for the length of the program: started once, ended once, and never ended while an error is on
 // its way out, because a rank that waits in MPI_Finalize for peers that wait for it hangs them all.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,11 @@ namespace coppice {
 /// How long a rank waits in a collective before it gives its peers up.
 struct WatchdogConfig {
   double seconds = 600.0;
+  /// Whether this process was asked to stop. mpirun asks so when a peer has died, a moment before
+  /// it kills the rest: what a rank waits for then is worth a line.
+  std::function<bool()> stop_requested = {};
+  /// Takes that line.
+  std::function<void(const std::string&)> notice = {};
 };
 
 /// Parallel  one per process; every rank makes it first and destroys it last. A program that was
