@@ -43,7 +43,7 @@ void Trainer::save() {
   save_checkpoint(directory / checkpoint_file_name(state_.step), header,
                   joined(parameter_tensors(parameters_, reducer_.spoken_for()),
                          moment_tensors(optimizer_, reducer_.spoken_for())),
-                  config_.checkpoint.keep_precision);
+                  config_.checkpoint.keep_precision, grid_.world());
   on_first_rank([&] { remove_old_checkpoints(directory, config_.checkpoint.keep_last); });
   saved_step_ = state_.step;
   if (events_.checkpoint_saved) events_.checkpoint_saved(state_.step);
