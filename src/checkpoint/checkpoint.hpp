@@ -24,8 +24,7 @@ enum class CheckpointKind {
 
 /// A file that travels along as bytes, e.g. tokenizer.json.
 struct AttachedFile {
-  std::string name;
-  std::string bytes;
+  std::string name, bytes;
 };
 
 /// Numbers of the trainer beside its JSON, e.g. the old log-probs of a batch in flight.
@@ -94,10 +93,10 @@ class CheckpointWriter {
 void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& header,
                      std::span<const StateTensor> tensors, bool keep_precision = false);
 
-/// The same from all ranks of the job into one file, through MPI-IO. A rank lists the rectangles
-/// that it alone writes: several of one tensor, or none. `header` is taken from rank 0.
+/// The same from several ranks into one file. A rank lists the rectangles that it alone writes:
+/// several of one tensor, or none. `header` is taken from rank 0.
 ///
-/// Parallel  collective over `world`, which must hold all ranks of the job
+/// Parallel  collective over `world`
 /// Errors    the same on all ranks, whichever failed; then nothing is left, and a file of that
 ///           name stays as it was. ContractError where elements are missing or written twice
 void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& header,
@@ -130,9 +129,9 @@ class CheckpointReader {
 
   /// Compares names and shapes under /parameters with those of a model; reads no values.
   void check_parameters(std::span<const ExpectedTensor> expected) const;
-  /// Fills every `local`, converting to its dtype. First everything is checked: datasets missing,
-  /// extra in a group that `wanted` names, of another shape or of no float type, wrong checksums;
-  /// if anything is wrong, all of it is told and nothing is loaded.
+  /// Fills every `local`, converting to its dtype. First all is checked: datasets missing, extra in
+  /// a group that `wanted` names, of another shape or no float type, wrong checksums; if anything is
+  /// wrong, all of it is told and nothing loaded.
   void read(std::span<const StateTensor> wanted) const;
   /// Rows [begin, begin + count) (axis 0) of one dataset as stored; a scalar is one row.
   void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,

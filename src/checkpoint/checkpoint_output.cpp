@@ -21,6 +21,32 @@ std::string group_of(const std::string& dataset) { return dataset.substr(0, data
 
 }  // namespace
 
+std::uint64_t in_stored_blocks(
+    const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+    const std::function<void(std::int64_t begin, std::int64_t count, const std::byte* rows)>& put) {
+  COPPICE_CHECK(values.is_contiguous() && values.shape() == shard.local_shape,
+                "{}: values {} for a rectangle {}", dataset, values.shape(), shard.local_shape);
+  if (values.numel() == 0) return 0;
+  const std::int64_t rows = layout::rows_of(shard.local_shape);
+  const std::int64_t row = layout::row_elements(shard.local_shape);
+  const std::int64_t block = layout::block_rows(shard.local_shape, stored);
+  const bool converts = stored != values.dtype();
+  std::vector<std::byte> converted(
+      static_cast<std::size_t>(converts ? std::min(block, rows) * row * size_of(stored) : 0));
+  std::uint64_t sum = 0;
+  for (std::int64_t begin = 0; begin < rows; begin += block) {
+    const std::int64_t count = std::min(block, rows - begin);
+    const std::byte* elements = values.bytes() + begin * row * size_of(values.dtype());
+    if (converts) {
+      convert_elements(values.dtype(), elements, stored, converted.data(), count * row);
+      elements = converted.data();
+    }
+    put(begin, count, elements);
+    sum += rectangle_checksum(elements, size_of(stored), shard, begin, count);
+  }
+  return sum;
+}
+
 void CheckpointOutput::make_groups_for(const std::string& dataset) {
   COPPICE_CHECK(dataset.size() > 1 && dataset[0] == '/' && dataset.back() != '/',
                 "{} is no dataset's path", dataset);
@@ -79,25 +105,11 @@ void CheckpointOutput::create(const std::string& dataset, DType stored, const Sh
 
 void CheckpointOutput::write(const std::string& dataset, DType stored, const Shard& shard,
                              ConstTensorView values) {
-  COPPICE_CHECK(values.is_contiguous() && values.shape() == shard.local_shape,
-                "{}: values {} for a rectangle {}", dataset, values.shape(), shard.local_shape);
-  if (values.numel() == 0) return;
-  const std::int64_t rows = layout::rows_of(shard.local_shape);
-  const std::int64_t row = layout::row_elements(shard.local_shape);
-  const std::int64_t block = layout::block_rows(shard.local_shape, stored);
-  const bool converts = stored != values.dtype();
-  std::vector<std::byte> converted(
-      static_cast<std::size_t>(converts ? std::min(block, rows) * row * size_of(stored) : 0));
-  for (std::int64_t begin = 0; begin < rows; begin += block) {
-    const std::int64_t count = std::min(block, rows - begin);
-    const std::byte* elements = values.bytes() + begin * row * size_of(values.dtype());
-    if (converts) {
-      convert_elements(values.dtype(), elements, stored, converted.data(), count * row);
-      elements = converted.data();
-    }
-    file_.write_rows(dataset, stored, shard, begin, count, elements);
-    checksums_[dataset] += rectangle_checksum(elements, size_of(stored), shard, begin, count);
-  }
+  checksums_[dataset] +=
+      in_stored_blocks(dataset, stored, shard, values,
+                       [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
+                         file_.write_rows(dataset, stored, shard, begin, count, rows);
+                       });
 }
 
 void CheckpointOutput::write_checksums(const std::map<std::string, std::uint64_t>& checksums) {

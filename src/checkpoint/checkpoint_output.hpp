@@ -3,6 +3,7 @@
 // becomes a file of its final name, and that its tensors are whole, is the caller's business.
 // Private to the files that write checkpoints.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -13,6 +14,12 @@
 
 namespace coppice {
 
+/// A rectangle in its stored type, block by block: `put` gets rows [begin, begin + count) of it,
+/// rounded to nearest even. Returns the checksum of all elements.
+std::uint64_t in_stored_blocks(
+    const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+    const std::function<void(std::int64_t begin, std::int64_t count, const std::byte* rows)>& put);
+
 class CheckpointOutput {
  public:
   explicit CheckpointOutput(Hdf5File file) : file_(std::move(file)) {}
@@ -22,13 +29,13 @@ class CheckpointOutput {
   /// An empty tensor, with the groups that lead to it.
   void create(const std::string& dataset, DType stored, const Shape& shape,
               Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite);
-  /// A rectangle of a tensor that was created, here or in another process: rounded to nearest even,
-  /// block by block. Its elements enter the checksum.
+  /// A rectangle of a tensor that was created. Its elements enter the checksum.
   void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values);
   /// The last part of a file.
   void write_checksums(const std::map<std::string, std::uint64_t>& checksums);
   void close() { file_.close(); }
-  void abandon() { file_.abandon(); }
+  /// Where in the file a tensor's first element lies, once it has its place.
+  std::int64_t offset_of(const std::string& dataset) const { return file_.data_offset(dataset); }
 
   /// Of what this object wrote, by dataset; 0 for a tensor of which it wrote nothing yet.
   const std::map<std::string, std::uint64_t>& checksums() const { return checksums_; }

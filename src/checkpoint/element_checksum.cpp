@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "checkpoint/rectangle_runs.hpp"
 #include "core/error.hpp"
 
 namespace coppice {
@@ -49,33 +50,11 @@ std::uint64_t element_checksum(const std::byte* elements, std::int64_t element_b
 std::uint64_t rectangle_checksum(const std::byte* elements, std::int64_t element_bytes,
                                  const Shard& shard, std::int64_t row_begin,
                                  std::int64_t row_count) {
-  const int rank = shard.global_shape.rank();
-  if (rank == 0) return element_checksum(elements, element_bytes, 0, row_count);
-  // A run is what lies side by side both here and in the whole: the last axis, or rows of a vector.
-  const std::int64_t run = rank == 1 ? row_count : shard.local_shape.back();
-  const std::int64_t rows_total =
-      rank == 1
-          ? 1
-          : row_count *
-                (shard.local_shape.numel() / std::max<std::int64_t>(1, shard.local_shape[0])) /
-                std::max<std::int64_t>(1, run);
   std::uint64_t sum = 0;
-  for (std::int64_t r = 0; r < rows_total && run > 0; ++r) {
-    // The run's place in the global tensor, axis by axis from the innermost outer one.
-    std::int64_t rest = r, index = 0, stride = 1;
-    for (int axis = rank - 1; axis >= 0; --axis) {
-      std::int64_t at = shard.global_offset[axis];
-      if (axis == 0)
-        at += row_begin + (rank == 1 ? 0 : rest);
-      else if (axis < rank - 1) {
-        at += rest % shard.local_shape[axis];
-        rest /= shard.local_shape[axis];
-      }
-      index += at * stride;
-      stride *= shard.global_shape[axis];
-    }
-    sum += element_checksum(elements + r * run * element_bytes, element_bytes, index, run);
-  }
+  for_each_run(shard, row_begin, row_count, [&](const ElementRun& run) {
+    sum += element_checksum(elements + run.local * element_bytes, element_bytes, run.global,
+                            run.count);
+  });
   return sum;
 }
 

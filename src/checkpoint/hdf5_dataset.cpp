@@ -158,6 +158,12 @@ void Hdf5File::write_rows(const std::string& dataset, DType dtype, const Shard& 
   }
 }
 
+std::int64_t Hdf5File::data_offset(const std::string& dataset) const {
+  const haddr_t offset = H5Dget_offset(open_dataset(file_, shown_, dataset));
+  if (offset == HADDR_UNDEF) hdf5::throw_writing(shown_, dataset, "has no place in the file");
+  return static_cast<std::int64_t>(offset);
+}
+
 Hdf5DatasetInfo Hdf5File::info(const std::string& dataset) const {
   Hdf5DatasetInfo info;
   const Handle opened = open_dataset(file_, shown_, dataset);

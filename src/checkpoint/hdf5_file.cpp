@@ -108,6 +108,13 @@ Hdf5File Hdf5File::create(const fs::path& path, const fs::path& shown) {
   return Hdf5File(file, shown, 0);
 }
 
+Hdf5File Hdf5File::open_to_extend(const fs::path& path, const fs::path& shown) {
+  hdf5::prepare_library();
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, hdf5::access_properties());
+  if (file < 0) hdf5::throw_writing(shown, "", "cannot be opened again");
+  return Hdf5File(file, shown, 0);
+}
+
 Hdf5File Hdf5File::open(const fs::path& path) {
   hdf5::prepare_library();
   std::ifstream probe(path, std::ios::binary);
@@ -148,7 +155,7 @@ void Hdf5File::close() {
   try {
     if (H5Fflush(file, H5F_SCOPE_GLOBAL) < 0) hdf5::throw_writing(shown_, "", "cannot be written");
   } catch (...) {
-    H5Fclose(file);  // also then: other ranks may wait for it
+    H5Fclose(file);
     throw;
   }
   if (H5Fclose(file) < 0) hdf5::throw_writing(shown_, "", "cannot be closed");

@@ -28,7 +28,7 @@ struct Hdf5DatasetInfo {
 /// When a dataset takes its place in the file.
 enum class Hdf5Allocation {
   kFirstWrite,
-  kAtOnce,  ///< so that others may write its elements without touching metadata
+  kAtOnce,  ///< so that others may write its elements without the library
 };
 
 /// One open file.
@@ -42,13 +42,9 @@ class Hdf5File {
   /// Makes `path` (which may exist) an empty file; messages call it `shown`.
   static Hdf5File create(const std::filesystem::path& path, const std::filesystem::path& shown);
   static Hdf5File open(const std::filesystem::path& path);
-  /// An existing file for this process alone to add to.
+  /// An existing file to add to.
   static Hdf5File open_to_extend(const std::filesystem::path& path,
                                  const std::filesystem::path& shown);
-  /// An existing file for all ranks of the job to write elements into, each its own; no metadata
-  /// may change. Collective over all `ranks` of the job, and so is closing it.
-  static Hdf5File open_shared(const std::filesystem::path& path, const std::filesystem::path& shown,
-                              int ranks);
   /// False for a file whose metadata carry no checksums (superblock version 0 or 1), true also
   /// where there is no such file: the library may crash on damage to the former.
   static bool has_checked_metadata(const std::filesystem::path& path);
@@ -58,8 +54,6 @@ class Hdf5File {
 
   /// Hands everything to the system; the file is closed then.
   void close();
-  /// Forgets a shared file that not every rank could open: closing it would wait for them.
-  void abandon() { file_ = -1; }
 
   void make_group(const std::string& group);
   void set_attribute(const std::string& object, const std::string& name, std::int64_t value);
@@ -73,6 +67,9 @@ class Hdf5File {
   /// dataset's own dtype.
   void write_rows(const std::string& dataset, DType dtype, const Shard& shard,
                   std::int64_t row_begin, std::int64_t row_count, const std::byte* elements);
+
+  /// Where in the file the elements of a contiguous dataset begin, which must have their place.
+  std::int64_t data_offset(const std::string& dataset) const;
 
   bool has(const std::string& object) const;
   /// Names in a group, sorted; none where there is no such group. Links elsewhere are not followed.

@@ -1,13 +1,15 @@
-// Writing one checkpoint from several ranks. Rank 0 alone lays the file out, so that all metadata
-// are one process's; then all open it through MPI-IO and write their rectangles into it; then
-// rank 0 alone adds the checksums and gives the file its name. After each of these phases the ranks
-// agree that it went well everywhere, so that a failure on one is an error on all, and nobody
-// waits for a rank that has given up.
+// Writing one checkpoint from several ranks. Rank 0 alone lays the file out with the HDF5 library
+// and learns where the elements of each tensor begin; then every rank writes its rectangles
+// straight to their places; then rank 0 alone adds the checksums and gives the file its name. After
+// each of these phases the ranks agree that it went well everywhere, so that a failure on one is an
+// error on all, and nobody waits for a rank that has given up. Why not MPI-IO: docs/decisions/0004.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <map>
 #include <optional>
 #include <system_error>
 
@@ -15,6 +17,7 @@
 #include "checkpoint/checkpoint_output.hpp"
 #include "checkpoint/joint_tensors.hpp"
 #include "checkpoint/pending_file.hpp"
+#include "checkpoint/rectangle_runs.hpp"
 #include "core/error.hpp"
 #include "parallel/exchange.hpp"
 
@@ -29,21 +32,33 @@ using Checksums = std::map<std::string, std::uint64_t>;
                             std::generic_category().message(errno), errno));
 }
 
-// A descriptor of a file that another rank made, to flush what this rank has written into it: the
-// flush of rank 0 does not reach the memory of other hosts.
-class RankDescriptor {
+// A file that rank 0 has made, for this rank to write elements into.
+class SharedFile {
  public:
-  RankDescriptor(const fs::path& temporary, const fs::path& shown)
+  SharedFile(const fs::path& temporary, const fs::path& shown)
       : shown_(shown), descriptor_(open(temporary.c_str(), O_RDWR | O_CLOEXEC)) {
     if (descriptor_ < 0) {
       throw_io(shown,
-               "this rank cannot open the file that rank 0 has made (all ranks must see one "
+               "the file that rank 0 has made cannot be opened (all ranks must see one "
                "directory)");
     }
   }
-  ~RankDescriptor() { close(descriptor_); }
-  RankDescriptor(const RankDescriptor&) = delete;
-  RankDescriptor& operator=(const RankDescriptor&) = delete;
+  ~SharedFile() { close(descriptor_); }
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  /// A rectangle of the tensor whose elements begin at `offset`; returns its checksum.
+  std::uint64_t write(const StateTensor& tensor, DType stored, std::int64_t offset) const {
+    const std::int64_t size = size_of(stored);
+    return in_stored_blocks(tensor.dataset, stored, tensor.shard, tensor.local,
+                            [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
+                              for_each_run(tensor.shard, begin, count, [&](const ElementRun& run) {
+                                write_at(descriptor_, offset + run.global * size,
+                                         rows + run.local * size, run.count * size, shown_);
+                              });
+                            });
+  }
+  /// To disk: the flush of rank 0 does not reach the memory of other hosts.
   void flush() const {
     if (fsync(descriptor_) != 0) throw_io(shown_, "cannot be flushed to disk");
   }
@@ -53,61 +68,54 @@ class RankDescriptor {
   int descriptor_;
 };
 
-// Header and empty tensors, each with its place in the file; the checksums of the header's parts.
+// What rank 0 tells the others of the file it has laid out.
+struct FilePlan {
+  fs::path temporary;
+  std::vector<std::int64_t> offsets;  // of the tensors, in their order
+};
+
+FilePlan broadcast_plan(Communicator& world, const FilePlan& mine) {
+  const auto count = mine.offsets.size() * sizeof(std::int64_t);
+  const std::string offsets = broadcast_text(
+      world, std::string_view(reinterpret_cast<const char*>(mine.offsets.data()), count));
+  FilePlan plan{broadcast_text(world, mine.temporary.string()), {}};
+  plan.offsets.resize(offsets.size() / sizeof(std::int64_t));
+  if (!offsets.empty()) std::memcpy(plan.offsets.data(), offsets.data(), offsets.size());
+  return plan;
+}
+
+// Header and empty tensors; the checksums of the header's parts.
 Checksums lay_out(PendingFile& pending, const CheckpointHeader& header,
-                  const std::vector<JointTensor>& tensors) {
+                  const std::vector<JointTensor>& tensors, std::vector<std::int64_t>& offsets) {
   CheckpointOutput output(Hdf5File::create(pending.temporary(), pending.target()));
   output.write_header(header);
   for (const auto& tensor : tensors) {
     output.create(tensor.dataset, tensor.dtype, tensor.shape, Hdf5Allocation::kAtOnce);
+    offsets.push_back(tensor.shape.numel() == 0 ? 0 : output.offset_of(tensor.dataset));
   }
   output.close();
   pending.reserve_space();
   return output.checksums();
 }
 
-// The sums of all ranks' elements, by tensor.
-std::vector<std::uint64_t> sum_checksums(Communicator& world, const std::vector<JointTensor>& all,
-                                         const Checksums& mine) {
-  std::vector<std::uint64_t> sums;
-  for (const auto& tensor : all) {
-    const auto found = mine.find(tensor.dataset);
-    sums.push_back(found == mine.end() ? 0 : found->second);
-  }
+// All ranks write and flush; the sums of all ranks' elements, by tensor.
+std::vector<std::uint64_t> write_together(const FilePlan& plan, const fs::path& path,
+                                          const std::vector<JointTensor>& all,
+                                          std::span<const StateTensor> mine,
+                                          std::span<const DType> dtypes, Communicator& world) {
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < all.size(); ++i) places[all[i].dataset] = i;
+  std::vector<std::uint64_t> sums(all.size());
+  succeed_together(world, [&] {
+    const SharedFile file(plan.temporary, path);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const std::size_t place = places.at(mine[i].dataset);
+      sums[place] += file.write(mine[i], dtypes[i], plan.offsets[place]);
+    }
+    if (!mine.empty()) file.flush();
+  });
   sum_modulo_2_64(world, sums);
   return sums;
-}
-
-// All ranks open the file, write, close it and flush what they wrote.
-Checksums write_together(const fs::path& temporary, const fs::path& path,
-                         std::span<const StateTensor> tensors, std::span<const DType> dtypes,
-                         Communicator& world) {
-  std::optional<RankDescriptor> descriptor;
-  succeed_together(world, [&] { descriptor.emplace(temporary, path); });
-  std::optional<CheckpointOutput> output;
-  try {
-    succeed_together(world,
-                     [&] { output.emplace(Hdf5File::open_shared(temporary, path, world.size())); });
-  } catch (...) {
-    if (output) output->abandon();
-    throw;
-  }
-  // From here on each rank closes the file in the same place, whatever happened to it: closing is
-  // collective. The exception of a write waits until then.
-  std::exception_ptr failure;
-  try {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      output->write(tensors[i].dataset, dtypes[i], tensors[i].shard, tensors[i].local);
-    }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  succeed_together(world, [&] {
-    output->close();
-    if (failure) std::rethrow_exception(failure);
-    if (!tensors.empty()) descriptor->flush();
-  });
-  return output->checksums();
 }
 
 }  // namespace
@@ -125,14 +133,15 @@ void save_checkpoint(const fs::path& path, const CheckpointHeader& header,
 
   std::optional<PendingFile> pending;  // rank 0's; removed again unless it is committed
   Checksums checksums;
+  FilePlan plan;
   succeed_together(world, [&] {
     if (world.rank() != 0) return;
     pending.emplace(path);
-    checksums = lay_out(*pending, header, all);
+    plan.temporary = pending->temporary();
+    checksums = lay_out(*pending, header, all, plan.offsets);
   });
-  const fs::path temporary = broadcast_text(world, pending ? pending->temporary().string() : "");
-  const Checksums mine = write_together(temporary, path, tensors, dtypes, world);
-  const auto sums = sum_checksums(world, all, mine);
+  plan = broadcast_plan(world, plan);
+  const auto sums = write_together(plan, path, all, tensors, dtypes, world);
   succeed_together(world, [&] {
     if (world.rank() != 0) return;
     for (std::size_t i = 0; i < all.size(); ++i) checksums[all[i].dataset] = sums[i];
