@@ -49,7 +49,8 @@ function(coppice_test name)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ${processors}
-                       ENVIRONMENT "OMP_WAIT_POLICY=passive;OMPI_MCA_pml=ob1")
+                       ENVIRONMENT OMP_WAIT_POLICY=passive  # one value: lists are torn apart
+                       ENVIRONMENT_MODIFICATION OMPI_MCA_pml=set:ob1)
 endfunction()
 
 # coppice_bench(NAME SOURCES file... LINK target...) makes one bench program.
