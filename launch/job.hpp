@@ -4,6 +4,7 @@
 // in order; a rank that fails alone reports and takes the others with it, since they would wait for
 // it for ever. Everything about one rank's work is the commands'.
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +52,10 @@ class Job {
   bool stop_requested() const { return stop_ && stop_->requested(); }
   /// For communicators of this job.
   WatchdogConfig watchdog(double seconds) const;
+  /// All ranks, for what they do together before their grid is known. Collective.
+  std::unique_ptr<Communicator> world(double watchdog_seconds) {
+    return mpi_.split(0, "world", watchdog(watchdog_seconds));
+  }
 
   /// How long a rank that has done its work waits for the others to end. Without it for ever: so do
   /// ranks that have nothing to do in a command of one rank.

@@ -26,7 +26,12 @@ std::unique_ptr<PolicyModel> load_model(const ModelFile& file, Session& session,
                                         WithGradients gradients) {
   auto model = allocate_model(file, session, compute, gradients);
   const auto parameters = model->parameters();
-  file.reader.read(parameter_tensors(parameters));
+  // `file` is each rank's own; together they compare checksums once, not each all of them.
+  Communicator& world = session.grid().world();
+  if (world.size() == 1)
+    file.reader.read(parameter_tensors(parameters));
+  else
+    CheckpointReader(file.reader.path(), world).read(parameter_tensors(parameters));
   return model;
 }
 

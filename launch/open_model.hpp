@@ -26,6 +26,7 @@ std::unique_ptr<PolicyModel> allocate_model(const ModelFile& file, Session& sess
 
 /// The file's weights, converted to `compute`.
 ///
+/// Parallel  collective over the session's grid
 /// Errors    DataError listing every dataset that is missing, extra, of another shape or damaged
 std::unique_ptr<PolicyModel> load_model(const ModelFile& file, Session& session, DType compute,
                                         WithGradients gradients);

@@ -12,6 +12,7 @@
 #include "launch/run_data.hpp"
 #include "launch/run_lock.hpp"
 #include "launch/session.hpp"
+#include "parallel/exchange.hpp"
 #include "rl/trainer.hpp"
 
 namespace coppice {
@@ -42,23 +43,23 @@ void check_run_dir(const fs::path& run_dir) {
   problems.throw_if_any<ConfigError>();
 }
 
-// Where the run goes on, or nothing where it begins.
-std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config, const Job& job) {
+// Where the run goes on, or nothing where it begins. What rank 0 sees of the directory counts.
+std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config, Communicator& world) {
   const fs::path directory = config.trainer.run_dir / "checkpoints";
-  const auto all = list_checkpoints(directory);
-  if (all.empty()) return std::nullopt;
+  const std::string found = list_checkpoints(directory).empty() ? "" : "some";
+  if (broadcast_text(world, found).empty()) return std::nullopt;
   if (!config.resume)
     throw ConfigError({fmt::format(
         "checkpoint.resume: NEVER, but {} holds checkpoints (they would be lost). Give another "
         "run_dir, or set checkpoint.resume=AUTO to go on.",
         directory.string())});
-  NewestCheckpoint newest = find_newest_valid_checkpoint(directory);
+  NewestCheckpoint newest = find_newest_valid_checkpoint(directory, world);
   if (!newest.reader) {
     newest.passed_over.push_back(fmt::format(
         "{}: no checkpoint is whole. Move them away to start anew.", directory.string()));
     throw DataError(newest.passed_over);
   }
-  if (job.is_first())
+  if (world.rank() == 0)
     for (const auto& line : newest.passed_over) fmt::print(stderr, "{}\n", line);
   return std::move(newest.reader);
 }
@@ -82,29 +83,20 @@ struct Input {
   RunData data;
 };
 
-Input read_input(const Options& options, RunConfig& config, Job& job,
-                 std::optional<RunLock>& lock) {
-  const fs::path& run_dir = config.trainer.run_dir;
-  check_run_dir(run_dir);
-  // A run that is refused leaves no directory, so one that does not exist is locked when it is
-  // made.
-  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
-  auto checkpoint = checkpoint_to_resume(config, job);
+Input read_input(const RunConfig& config, Job& job, Communicator& world) {
+  auto checkpoint = checkpoint_to_resume(config, world);
   const bool resumed = checkpoint.has_value();
   Input input{resumed, open_run_data(config, job, std::move(checkpoint))};
   const CheckpointReader& reader = input.data.model.reader;
   const std::string origin = reader.path().string();
-  if (input.resumed) {
+  if (resumed) {
     const auto changes =
         changes_that_forbid_resume(reader.header().run_config_textproto, config.text(), origin);
     if (!changes.empty()) throw ConfigError(changes);
   }
-  config.trainer.tokenizer = reader.header().tokenizer;
-  job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
-                                 config.common_text()),
-             fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts),
-             fingerprint_of_model((input.resumed ? "the checkpoint " : "the model file ") + origin,
-                                  reader)});
+  job.agree(
+      {fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts),
+       fingerprint_of_model((resumed ? "the checkpoint " : "the model file ") + origin, reader)});
   return input;
 }
 
@@ -122,11 +114,20 @@ void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs:
 void train(const Options& options, Job& job) {
   RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
                                      {job.size(), job.default_threads()});
+  TrainerConfig& trainer_config = config.trainer;
+  const fs::path& run_dir = trainer_config.run_dir;
   job.set_patience(config.watchdog_seconds);
+  check_run_dir(run_dir);
+  // A run that is refused leaves no directory, so one that does not exist is locked when it is
+  // made.
   std::optional<RunLock> lock;  // rank 0's
-  Input input = read_input(options, config, job, lock);
-  const TrainerConfig& trainer_config = config.trainer;
+  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
+  job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
+                                 config.common_text())});
+  const auto world = job.world(config.watchdog_seconds);
+  Input input = read_input(config, job, *world);
   const ModelFile& file = input.data.model;
+  trainer_config.tokenizer = file.reader.header().tokenizer;
 
   Session session(job, config, file.config);
   std::unique_ptr<PolicyModel> model;
@@ -142,7 +143,6 @@ void train(const Options& options, Job& job) {
                        },
                    .checkpoint_saved = {}});
   if (input.resumed) trainer.restore(file.reader);
-  const fs::path& run_dir = trainer_config.run_dir;
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
     trainer.settle_metrics();
