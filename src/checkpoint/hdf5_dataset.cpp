@@ -130,6 +130,7 @@ void Hdf5File::write_text(const std::string& dataset, std::string_view text) {
   if (H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, terminated.c_str()) < 0) {
     hdf5::throw_writing(shown_, dataset, "cannot be written");
   }
+  check_written();
 }
 
 void Hdf5File::write_bytes(const std::string& dataset, std::string_view bytes) {
@@ -139,6 +140,7 @@ void Hdf5File::write_bytes(const std::string& dataset, std::string_view bytes) {
       H5Dwrite(made, H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) {
     hdf5::throw_writing(shown_, dataset, "cannot be written");
   }
+  check_written();
 }
 
 void Hdf5File::create_tensor(const std::string& dataset, DType dtype, const Shape& shape,
@@ -156,6 +158,7 @@ void Hdf5File::write_rows(const std::string& dataset, DType dtype, const Shard& 
   if (H5Dwrite(opened, type, rows.memory, rows.file, H5P_DEFAULT, elements) < 0) {
     hdf5::throw_writing(shown_, dataset, "cannot be written");
   }
+  check_written();
 }
 
 std::int64_t Hdf5File::data_offset(const std::string& dataset) const {

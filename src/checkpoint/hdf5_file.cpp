@@ -1,4 +1,5 @@
-// Files, groups and attributes. Datasets are in hdf5_dataset.cpp.
+// Files that are read, groups and attributes. Datasets are in hdf5_dataset.cpp, files that are
+// written in hdf5_driver.cpp.
 #include "checkpoint/hdf5_file.hpp"
 
 #include <algorithm>
@@ -100,21 +101,6 @@ Handle text_type(std::size_t length) {
 
 }  // namespace hdf5
 
-Hdf5File Hdf5File::create(const fs::path& path, const fs::path& shown) {
-  hdf5::prepare_library();
-  const Handle access = hdf5::access_properties();
-  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
-  if (file < 0) hdf5::throw_writing(shown, "", "cannot be created");
-  return Hdf5File(file, shown, 0);
-}
-
-Hdf5File Hdf5File::open_to_extend(const fs::path& path, const fs::path& shown) {
-  hdf5::prepare_library();
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, hdf5::access_properties());
-  if (file < 0) hdf5::throw_writing(shown, "", "cannot be opened again");
-  return Hdf5File(file, shown, 0);
-}
-
 Hdf5File Hdf5File::open(const fs::path& path) {
   hdf5::prepare_library();
   std::ifstream probe(path, std::ios::binary);
@@ -147,18 +133,14 @@ Hdf5File::~Hdf5File() {
 
 Hdf5File::Hdf5File(Hdf5File&& other) noexcept
     : file_(std::exchange(other.file_, -1)),
+      write_error_(std::move(other.write_error_)),
       shown_(std::move(other.shown_)),
       bytes_(other.bytes_) {}
 
 void Hdf5File::close() {
-  const hid_t file = std::exchange(file_, -1);
-  try {
-    if (H5Fflush(file, H5F_SCOPE_GLOBAL) < 0) hdf5::throw_writing(shown_, "", "cannot be written");
-  } catch (...) {
-    H5Fclose(file);
-    throw;
-  }
-  if (H5Fclose(file) < 0) hdf5::throw_writing(shown_, "", "cannot be closed");
+  const bool closed = H5Fclose(std::exchange(file_, -1)) >= 0;
+  check_written();
+  if (!closed) hdf5::throw_writing(shown_, "", "cannot be closed");
 }
 
 void Hdf5File::make_group(const std::string& group) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -92,8 +93,13 @@ class Hdf5File {
  private:
   Hdf5File(std::int64_t file, std::filesystem::path shown, std::int64_t bytes)
       : file_(file), shown_(std::move(shown)), bytes_(bytes) {}
+  static Hdf5File open_written(const std::filesystem::path& path,
+                               const std::filesystem::path& shown, bool is_new);
+  /// IoError with the system's reason once a write has failed.
+  void check_written() const;
 
   std::int64_t file_ = -1;
+  std::unique_ptr<int> write_error_;  ///< of a file opened for writing: an errno, or 0
   std::filesystem::path shown_;
   std::int64_t bytes_ = 0;  ///< of a file opened for reading: no allocation may exceed it
 };
