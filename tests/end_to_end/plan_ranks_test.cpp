@@ -5,20 +5,7 @@
 namespace coppice::test {
 namespace {
 
-// Four heads and two key-value heads, so that two or four tensor ranks can share them.
-class PlanOfRanks : public TinyRun {
- protected:
-  PlanOfRanks() {
-    auto config = nlohmann::json::parse(read_file(golden_case("llama_tied") + "/config.json"));
-    config["num_attention_heads"] = 4;
-    config["num_key_value_heads"] = 2;
-    config["head_dim"] = 6;
-    write_file(dir_ / "config.json", config.dump());
-    const auto made = run_program(
-        {"init", "--hf-config", dir_ / "config.json", "--seed", "7", "--out", dir_ / "ranks.h5"});
-    EXPECT_EQ(made.status, 0) << made.err;
-  }
-};
+class PlanOfRanks : public TinyRunOfRanks {};
 
 // Without the ranks it tells what they count together, call by call.
 // Mutations seen red: alignment rows counted in a rank's rows; every replica's values of the

@@ -68,4 +68,20 @@ class TinyRun : public testing::Test {
   TemporaryDirectory dir_;
 };
 
+/// With ranks.h5 beside it: four heads and two key-value heads, so that two or four tensor ranks
+/// can share them.
+class TinyRunOfRanks : public TinyRun {
+ protected:
+  TinyRunOfRanks() {
+    auto config = nlohmann::json::parse(read_file(golden_case("llama_tied") + "/config.json"));
+    config["num_attention_heads"] = 4;
+    config["num_key_value_heads"] = 2;
+    config["head_dim"] = 6;
+    write_file(dir_ / "config.json", config.dump());
+    const auto made = run_program(
+        {"init", "--hf-config", dir_ / "config.json", "--seed", "7", "--out", dir_ / "ranks.h5"});
+    EXPECT_EQ(made.status, 0) << made.err;
+  }
+};
+
 }  // namespace coppice::test
