@@ -104,7 +104,7 @@ def main():
         sent = f"{last.get('communication_bytes', 0) / 1e6:.1f} MB"
         print(f"{name:<20}{seconds:>8.3f}s" + "".join(f"{value:>8.3f}s" for value in phases) +
               f"{seconds / base:>7.2f}  {sent}")
-        for axis, traffic in last.get("traffic", {}).items():
+        for axis, traffic in last.get("communication", {}).items():
             print(f"{'':<22}{axis}: {traffic}")
 
 

@@ -1,6 +1,7 @@
 // Every collective on small integers, where each sum is exact and worked by formula.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -76,6 +77,50 @@ TEST_P(MpiCollectives, ReduceScatterGivesEachRankItsRowsOfTheSum) {
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i],
               static_cast<double>(first * 3 + static_cast<std::int64_t>(i)) * n * (n + 1) / 2);
+  }
+}
+
+// Around the block of a rank's messages (1 MiB) and the size from which pieces are exchanged, with
+// a rank that owns nothing. Values whose sum depends on the order: contributions are added in the
+// order of the ranks. Mutations seen red: sums begun with the own values; a block of the own piece
+// taken from its start; a block sent from its start.
+TEST_P(MpiCollectives, LargeSumsAddUpInTheOrderOfTheRanks) {
+  TestContext test(1);
+  const auto comm = world();
+  const std::int64_t block = (std::int64_t{1} << 20) / size_of(GetParam());
+  const auto of_rank = [&](int rank, std::int64_t count) {
+    return test.random(GetParam(), {count, 1}, fmt::format("large {}", rank));
+  };
+  for (const std::int64_t longest : {std::int64_t{30011}, block, block + 1}) {
+    std::vector<std::int64_t> rows;
+    for (int rank = 0; rank + 1 < comm->size(); ++rank) rows.push_back(rank == 1 ? 0 : 101);
+    rows.push_back(longest);
+    const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    std::vector<double> sum = values_of(of_rank(0, total)), most = sum;
+    for (int rank = 1; rank < comm->size(); ++rank) {
+      const auto values = values_of(of_rank(rank, total));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        sum[i] = GetParam() == DType::kF32
+                     ? static_cast<float>(sum[i]) + static_cast<float>(values[i])
+                     : sum[i] + values[i];
+        most[i] = std::max(most[i], values[i]);
+      }
+    }
+    const Tensor mine = of_rank(comm->rank(), total);
+    const auto me = static_cast<std::size_t>(comm->rank());
+    const auto first = std::accumulate(rows.begin(), rows.begin() + comm->rank(), std::int64_t{0});
+    Tensor shard = test.filled(GetParam(), {rows[me], 1}, -1.0);
+    comm->reduce_scatter(test.ctx().stream, mine, shard, rows);
+    EXPECT_EQ(values_of(shard.view()),
+              std::vector<double>(sum.begin() + first, sum.begin() + first + rows[me]));
+    EXPECT_TRUE(test::bit_equal(mine, of_rank(comm->rank(), total))) << "the input is left alone";
+
+    Tensor all = test.from(GetParam(), {total, 1}, values_of(mine.view()));
+    comm->all_reduce(test.ctx().stream, all, ReduceOp::kSum);
+    EXPECT_EQ(values_of(all.view()), sum);
+    Tensor largest = test.from(GetParam(), {total, 1}, values_of(mine.view()));
+    comm->all_reduce(test.ctx().stream, largest, ReduceOp::kMax);
+    EXPECT_EQ(values_of(largest.view()), most);
   }
 }
 

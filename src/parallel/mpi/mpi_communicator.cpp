@@ -16,22 +16,8 @@ int count_of(std::int64_t count, const char* what) {
   return static_cast<int>(count);
 }
 
-MPI_Datatype number_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return MPI_FLOAT;
-    case DType::kF64:
-      return MPI_DOUBLE;
-    case DType::kI32:
-      return MPI_INT32_T;
-    case DType::kI64:
-      return MPI_INT64_T;
-    case DType::kBF16:
-    case DType::kF16:
-      break;
-  }
-  throw ContractError(fmt::format("MPI cannot sum {}", name_of(dtype)));
-}
+// From here on a rank's own pieces are exchanged; below, MPI's way has fewer messages.
+constexpr std::int64_t kPairwiseBytes = std::int64_t{1} << 16;
 
 std::int64_t elements_per_row(ConstTensorView whole) {
   std::int64_t elements = 1;
@@ -73,7 +59,8 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig
       axis_(std::move(axis)),
       watchdog_(watchdog),
       activity_(activity),
-      heartbeat_(heartbeat) {
+      heartbeat_(heartbeat),
+      pairwise_(comm) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
@@ -81,7 +68,8 @@ MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig
 
 MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&comm_); }
 
-void MpiCommunicator::finish(MPI_Request request, Collective collective, std::int64_t bytes) {
+void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collective,
+                             std::int64_t bytes) {
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
   constexpr std::chrono::milliseconds kBetweenLooks(5);
@@ -91,7 +79,9 @@ void MpiCommunicator::finish(MPI_Request request, Collective collective, std::in
   stop_seen_.reset();
   for (int poll = 0;; ++poll) {
     int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        "MPI_Testall");
     if (done != 0) break;
     if (poll < kSpins) continue;
     sched_yield();
@@ -149,17 +139,44 @@ WaitNotice MpiCommunicator::notice_of(Collective collective) const {
   return notice;
 }
 
+void MpiCommunicator::reduce_pieces(ConstTensorView whole, TensorView result, ReduceOp op,
+                                    std::span<const std::int64_t> begins, Collective collective) {
+  pairwise_.run(whole.bytes(), result.bytes(), begins, whole.dtype(), op,
+                [&](std::span<MPI_Request> requests) {
+                  finish(requests, collective, whole.numel() * size_of(whole.dtype()));
+                });
+}
+
 void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {
+  if (data.numel() * size_of(data.dtype()) >= kPairwiseBytes) {
+    // Everybody sums a piece, and then has everybody's.
+    std::vector<std::int64_t> begins, counts;
+    for (int rank = 0; rank <= size_; ++rank) begins.push_back(data.numel() * rank / size_);
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      counts.push_back(begins[r + 1] - begins[r]);
+    }
+    const auto mine = static_cast<std::size_t>(rank_);
+    const TensorView flat = data.reshape({data.numel()});
+    const TensorView piece = flat.rows(begins[mine], counts[mine]);
+    reduce_pieces(flat, piece, op, begins, Collective::kAllReduce);
+    return gather_pieces(piece, flat, counts, Collective::kAllReduce);
+  }
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data.bytes(), count_of(data.numel(), "all_reduce"),
                            number_type(data.dtype()), op == ReduceOp::kSum ? MPI_SUM : MPI_MAX,
                            comm_, &request),
             "MPI_Iallreduce");
-  finish(request, Collective::kAllReduce, data.numel() * size_of(data.dtype()));
+  finish({&request, 1}, Collective::kAllReduce, data.numel() * size_of(data.dtype()));
 }
 
 void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
                                     std::span<const std::int64_t> rows) {
+  gather_pieces(shard, whole, rows, Collective::kAllGather);
+}
+
+void MpiCommunicator::gather_pieces(ConstTensorView shard, TensorView whole,
+                                    std::span<const std::int64_t> rows, Collective collective) {
   if (whole.numel() == 0) return;
   const RowType row(whole);
   std::vector<int> counts, offsets;
@@ -177,20 +194,25 @@ void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView w
                             counts[static_cast<std::size_t>(rank_)], row.get(), whole.bytes(),
                             counts.data(), offsets.data(), row.get(), comm_, &request),
             "MPI_Iallgatherv");
-  finish(request, Collective::kAllGather, shard.numel() * size_of(shard.dtype()));
+  finish({&request, 1}, collective, shard.numel() * size_of(shard.dtype()));
 }
 
 void MpiCommunicator::do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
                                         std::span<const std::int64_t> rows) {
   if (whole.numel() == 0) return;
   const auto per_row = elements_per_row(whole);
+  if (whole.numel() * size_of(whole.dtype()) >= kPairwiseBytes) {
+    std::vector<std::int64_t> begins{0};
+    for (const auto count : rows) begins.push_back(begins.back() + count * per_row);
+    return reduce_pieces(whole, shard, ReduceOp::kSum, begins, Collective::kReduceScatter);
+  }
   std::vector<int> counts;
   for (const auto count : rows) counts.push_back(count_of(count * per_row, "reduce_scatter"));
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ireduce_scatter(whole.bytes(), shard.bytes(), counts.data(),
                                 number_type(whole.dtype()), MPI_SUM, comm_, &request),
             "MPI_Ireduce_scatter");
-  finish(request, Collective::kReduceScatter, whole.numel() * size_of(whole.dtype()));
+  finish({&request, 1}, Collective::kReduceScatter, whole.numel() * size_of(whole.dtype()));
 }
 
 void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
@@ -200,13 +222,13 @@ void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
   check_mpi(MPI_Ibcast(data.bytes(), count_of(data.shape()[0], "broadcast"), row.get(), root, comm_,
                        &request),
             "MPI_Ibcast");
-  finish(request, Collective::kBroadcast, data.numel() * size_of(data.dtype()));
+  finish({&request, 1}, Collective::kBroadcast, data.numel() * size_of(data.dtype()));
 }
 
 void MpiCommunicator::do_barrier(Stream&) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-  finish(request, Collective::kBarrier, 0);
+  finish({&request, 1}, Collective::kBarrier, 0);
 }
 
 }  // namespace coppice

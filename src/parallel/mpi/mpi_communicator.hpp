@@ -9,6 +9,7 @@
 #include "parallel/communicator.hpp"
 #include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_session.hpp"
+#include "parallel/mpi/pairwise_reduction.hpp"
 
 namespace coppice {
 
@@ -37,13 +38,18 @@ class MpiCommunicator final : public Communicator {
   WaitNotice notice_of(Collective collective) const;
   void tell(WaitNotice& here);
   void tell_of_stop(WaitNotice& here, Clock::time_point now);
-  void finish(MPI_Request request, Collective collective, std::int64_t bytes);
+  void finish(std::span<MPI_Request> requests, Collective collective, std::int64_t bytes);
+  void reduce_pieces(ConstTensorView whole, TensorView result, ReduceOp op,
+                     std::span<const std::int64_t> begins, Collective collective);
+  void gather_pieces(ConstTensorView shard, TensorView whole, std::span<const std::int64_t> rows,
+                     Collective collective);
 
   MPI_Comm comm_;
   std::string axis_;
   WatchdogConfig watchdog_;
   const Activity& activity_;
   Heartbeat& heartbeat_;
+  PairwiseReduction pairwise_;
   std::optional<Clock::time_point> stop_seen_;  // since when this rank waits, asked to stop
   int rank_ = 0;
   int size_ = 1;
