@@ -174,6 +174,7 @@ TEST(TrainerOnEveryGrid, TakesTheMemoryThatIsPlanned) {
 }
 
 // One learning token on one data rank, a thousand on another, and ranks with no group.
+// Mutation seen red, here and in TrainsAsOneRankDoes: a denominator of each rank's own tokens.
 TEST(TrainerOnEveryGrid, ManyTokensOnOneRankAndOneOnAnotherGiveTheSameGradient) {
   const TinyCase tiny{"Llama", false, 4, 2, 6};
   const RandomStream random(3, "tokens");
