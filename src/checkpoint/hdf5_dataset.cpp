@@ -7,6 +7,16 @@
 #include "core/error.hpp"
 
 namespace coppice {
+
+namespace hdf5 {
+
+Handle creation_properties(hid_t kind) {
+  Handle made(H5Pcreate(kind));
+  H5Pset_obj_track_times(made, false);
+  return made;
+}
+
+}  // namespace hdf5
 namespace {
 
 using hdf5::Handle;
@@ -46,8 +56,8 @@ Selection select_rows(const Shard& shard, std::int64_t row_begin, std::int64_t r
 }
 
 // Contiguous, and no fill value written before the data.
-Handle creation_properties(Hdf5Allocation allocation) {
-  Handle properties(H5Pcreate(H5P_DATASET_CREATE));
+Handle dataset_properties(Hdf5Allocation allocation) {
+  Handle properties = hdf5::creation_properties(H5P_DATASET_CREATE);
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
   if (allocation == Hdf5Allocation::kAtOnce) H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
@@ -56,7 +66,7 @@ Handle creation_properties(Hdf5Allocation allocation) {
 
 Handle create_dataset(hid_t file, const fs::path& shown, const std::string& dataset, hid_t type,
                       hid_t space, Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite) {
-  const Handle properties = creation_properties(allocation);
+  const Handle properties = dataset_properties(allocation);
   Handle made(H5Dcreate2(file, dataset.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT));
   if (made < 0) hdf5::throw_writing(shown, dataset, "cannot be made");
   return made;

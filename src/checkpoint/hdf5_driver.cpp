@@ -153,7 +153,8 @@ Hdf5File Hdf5File::open_written(const fs::path& path, const fs::path& shown, boo
   const Handle access = hdf5::access_properties();
   auto error = std::make_unique<int>(0);
   write_through_own_driver(access, error.get());
-  Hdf5File file(is_new ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access)
+  const Handle creation = hdf5::creation_properties(H5P_FILE_CREATE);
+  Hdf5File file(is_new ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access)
                        : H5Fopen(path.c_str(), H5F_ACC_RDWR, access),
                 shown, 0);
   file.write_error_ = std::move(error);

@@ -144,7 +144,8 @@ void Hdf5File::close() {
 }
 
 void Hdf5File::make_group(const std::string& group) {
-  const Handle made(H5Gcreate2(file_, group.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  const Handle made(H5Gcreate2(file_, group.c_str(), H5P_DEFAULT,
+                               hdf5::creation_properties(H5P_GROUP_CREATE), H5P_DEFAULT));
   if (made < 0) hdf5::throw_writing(shown_, group, "cannot be made");
 }
 

@@ -36,6 +36,10 @@ void prepare_library();
 /// being used at all.
 Handle access_properties();
 
+/// For objects of one kind (H5P_FILE_CREATE, ...): without the time of making, so that equal
+/// contents are equal bytes.
+Handle creation_properties(hid_t kind);
+
 /// "FILE: OBJECT: WHAT: the library's innermost reason." as a DataError / an IoError.
 [[noreturn]] void throw_reading(const std::filesystem::path& file, const std::string& object,
                                 std::string_view what);
