@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <thread>
 
 namespace coppice {
 namespace {
@@ -15,9 +16,6 @@ int count_of(std::int64_t count, const char* what) {
                 what, count);
   return static_cast<int>(count);
 }
-
-// From here on a rank's own pieces are exchanged; below, MPI's way has fewer messages.
-constexpr std::int64_t kPairwiseBytes = std::int64_t{1} << 16;
 
 std::int64_t elements_per_row(ConstTensorView whole) {
   std::int64_t elements = 1;
@@ -72,7 +70,8 @@ void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collect
                              std::int64_t bytes) {
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
-  constexpr std::chrono::milliseconds kBetweenLooks(5);
+  constexpr std::chrono::milliseconds kBetweenLooks(5), kShortWait(1);
+  constexpr std::chrono::microseconds kPause(50);
   const auto start = Clock::now();
   auto looked = start;
   WaitNotice here = notice_of(collective);
@@ -86,6 +85,8 @@ void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collect
     if (poll < kSpins) continue;
     sched_yield();
     const auto now = Clock::now();
+    // A long wait leaves the core to whoever is waited for: yielding ranks still take turns.
+    if (now - start > kShortWait) std::this_thread::sleep_for(kPause);
     if (now - looked < kBetweenLooks) continue;
     looked = now;
     heartbeat_.listen();
@@ -148,26 +149,18 @@ void MpiCommunicator::reduce_pieces(ConstTensorView whole, TensorView result, Re
 }
 
 void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {
-  if (data.numel() * size_of(data.dtype()) >= kPairwiseBytes) {
-    // Everybody sums a piece, and then has everybody's.
-    std::vector<std::int64_t> begins, counts;
-    for (int rank = 0; rank <= size_; ++rank) begins.push_back(data.numel() * rank / size_);
-    for (int rank = 0; rank < size_; ++rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      counts.push_back(begins[r + 1] - begins[r]);
-    }
-    const auto mine = static_cast<std::size_t>(rank_);
-    const TensorView flat = data.reshape({data.numel()});
-    const TensorView piece = flat.rows(begins[mine], counts[mine]);
-    reduce_pieces(flat, piece, op, begins, Collective::kAllReduce);
-    return gather_pieces(piece, flat, counts, Collective::kAllReduce);
+  // Everybody sums a piece, and then has everybody's.
+  std::vector<std::int64_t> begins, counts;
+  for (int rank = 0; rank <= size_; ++rank) begins.push_back(data.numel() * rank / size_);
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    counts.push_back(begins[r + 1] - begins[r]);
   }
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, data.bytes(), count_of(data.numel(), "all_reduce"),
-                           number_type(data.dtype()), op == ReduceOp::kSum ? MPI_SUM : MPI_MAX,
-                           comm_, &request),
-            "MPI_Iallreduce");
-  finish({&request, 1}, Collective::kAllReduce, data.numel() * size_of(data.dtype()));
+  const auto mine = static_cast<std::size_t>(rank_);
+  const TensorView flat = data.reshape({data.numel()});
+  const TensorView piece = flat.rows(begins[mine], counts[mine]);
+  reduce_pieces(flat, piece, op, begins, Collective::kAllReduce);
+  gather_pieces(piece, flat, counts, Collective::kAllReduce);
 }
 
 void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
@@ -194,25 +187,17 @@ void MpiCommunicator::gather_pieces(ConstTensorView shard, TensorView whole,
                             counts[static_cast<std::size_t>(rank_)], row.get(), whole.bytes(),
                             counts.data(), offsets.data(), row.get(), comm_, &request),
             "MPI_Iallgatherv");
-  finish({&request, 1}, collective, shard.numel() * size_of(shard.dtype()));
+  // Of an all-reduce the payload is the whole.
+  const ConstTensorView payload = collective == Collective::kAllReduce ? whole : shard;
+  finish({&request, 1}, collective, payload.numel() * size_of(payload.dtype()));
 }
 
 void MpiCommunicator::do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
                                         std::span<const std::int64_t> rows) {
-  if (whole.numel() == 0) return;
   const auto per_row = elements_per_row(whole);
-  if (whole.numel() * size_of(whole.dtype()) >= kPairwiseBytes) {
-    std::vector<std::int64_t> begins{0};
-    for (const auto count : rows) begins.push_back(begins.back() + count * per_row);
-    return reduce_pieces(whole, shard, ReduceOp::kSum, begins, Collective::kReduceScatter);
-  }
-  std::vector<int> counts;
-  for (const auto count : rows) counts.push_back(count_of(count * per_row, "reduce_scatter"));
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ireduce_scatter(whole.bytes(), shard.bytes(), counts.data(),
-                                number_type(whole.dtype()), MPI_SUM, comm_, &request),
-            "MPI_Ireduce_scatter");
-  finish({&request, 1}, Collective::kReduceScatter, whole.numel() * size_of(whole.dtype()));
+  std::vector<std::int64_t> begins{0};
+  for (const auto count : rows) begins.push_back(begins.back() + count * per_row);
+  reduce_pieces(whole, shard, ReduceOp::kSum, begins, Collective::kReduceScatter);
 }
 
 void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
