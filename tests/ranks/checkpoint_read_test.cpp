@@ -1,7 +1,7 @@
 // One file read by several ranks: any cut of what any other wrote, the same problems on all ranks,
 // and the work of comparing checksums shared.
-// Seen red: a rank compares its own part of a sum alone; the column offset of a rectangle left out;
-// every rank reads the whole file.
+// Seen red: sums of the ranks not added up; the column offset of a rectangle left out; every rank
+// reads the whole file; different files not noticed.
 #include <gmock/gmock.h>
 
 #include <fstream>

@@ -1,7 +1,7 @@
 // One file from several ranks: what is in it, whoever wrote it, and what a failure on one rank
 // leaves. The one-rank file is the oracle of content; its own layout is checked elsewhere.
-// Seen red: no sum of the checksums over ranks; column offset left out of a rectangle's place;
-// a failed write not told to the others.
+// Seen red: no sum of the checksums over ranks; column offset left out of a rectangle's place; no
+// check that each element has one writer.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -102,6 +102,20 @@ TEST_F(CheckpointSave, GivesTheFileThatOneRankWouldWriteWhateverTheCut) {
       directory_.wait_for_all();
     }
   }
+}
+
+// Pieces above the block in which values are rounded, with rows that are cut.
+TEST_F(CheckpointSave, RoundsBlockByBlockIntoTheRightPlaces) {
+  const Shape shape{1601, 2003};
+  Tensor whole = context_.random(DType::kF64, shape, "w");
+  const Shard shard = test::part_along(shape, 1, world_->rank(), world_->size());
+  RankState state;
+  state.add("/parameters/w", shard, test::cut_out(context_, whole, shard));
+  save_checkpoint(directory_ / "all.h5", example_header(), state.list, false, *world_);
+  if (world_->rank() != 0) return;
+  const StateTensor list[] = {{"/parameters/w", Shard::whole(shape), whole}};
+  save_checkpoint(directory_ / "one.h5", example_header(), list);
+  expect_same_content(directory_ / "all.h5", directory_ / "one.h5");
 }
 
 TEST_F(CheckpointSave, TakesTheHeaderFromRankZero) {
