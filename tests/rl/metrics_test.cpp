@@ -47,6 +47,20 @@ TEST(Metrics, RatesAndFlopsFollowFromTheCounts) {
   EXPECT_EQ(line["sharing"], "GROUPED");
 }
 
+TEST(Metrics, TrafficIsToldByAxis) {
+  StepMetrics metrics;
+  metrics.alignment_rows = 3;
+  metrics.communication_bytes = 28;
+  metrics.communication = {{"tensor", 2, 20, 0.25}, {"world", 1, 8, 0.5}};
+  const json line = json::parse(to_json(metrics));
+  EXPECT_EQ(line["alignment_rows"], 3);
+  EXPECT_EQ(line["communication_bytes"], 28);
+  EXPECT_EQ(line["communication"],
+            json::parse(R"({"tensor": {"calls": 2, "bytes": 20, "seconds": 0.25},
+                            "world": {"calls": 1, "bytes": 8, "seconds": 0.5}})"));
+  EXPECT_FALSE(json::parse(to_json({})).contains("communication"));
+}
+
 constexpr const char* kThreeLines = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n";
 
 TEST(MetricsFile, LinesBeyondTheCheckpointAndATornOneAreRemovedAndLaterOnesAppended) {
