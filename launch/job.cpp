@@ -17,9 +17,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A rank that fails gives the others this long to come with the same problem. Rank 0 is the first
-// to lose its patience: of several ranks that fail alike, one report is enough.
-constexpr double kGrace = 1.0, kGraceOfOthers = 1.4;
+// A rank that fails gives the others this long to come with the same problem.
+constexpr double kGrace = 1.0;
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 std::uint64_t hash_of(const std::vector<std::string>& lines) {
   std::string all;
@@ -95,10 +98,7 @@ void Job::agree(const std::vector<Fingerprint>& mine) {
 
 int Job::end(const Ending& ending) {
   std::fflush(stdout);
-  if (ending.within_collective) {
-    if (!is_first()) std::this_thread::sleep_for(std::chrono::duration<double>(kGraceOfOthers));
-    end_all(ending);
-  }
+  if (ending.within_collective) end_all(ending);
   const bool failed = !ending.problems.empty();
   const std::string text = text_of({.host = mpi_.host(),
                                     .ends = true,
@@ -106,7 +106,7 @@ int Job::end(const Ending& ending) {
                                     .problems = failed ? hash_of(ending.problems) : 0,
                                     .hashes = {}});
   for (;;) {
-    const auto texts = mpi_.gather(text, failed ? is_first() ? kGrace : kGraceOfOthers : patience_);
+    const auto texts = mpi_.gather(text, failed ? kGrace : patience_);
     if (!texts && failed) end_all(ending);
     if (!texts)
       end_all({1,
@@ -136,7 +136,13 @@ void Job::report(const std::vector<std::string>& problems) const {
 }
 
 void Job::end_all(const Ending& ending) {
-  report(ending.problems);
+  // Ranks that fail at the same time do so for one reason as a rule: the first of them tells it.
+  constexpr double kApart = 0.15, kUntilKilled = 30;
+  sleep_seconds(kApart * std::min(rank(), 20));
+  if (mpi_.claim_report())
+    report(ending.problems);
+  else
+    sleep_seconds(kUntilKilled);
   mpi_.abort(std::max(1, ending.status));
 }
 

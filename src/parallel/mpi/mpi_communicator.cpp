@@ -72,8 +72,8 @@ void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collect
   constexpr int kSpins = 200;
   constexpr std::chrono::milliseconds kBetweenLooks(5), kShortWait(1);
   constexpr std::chrono::microseconds kPause(50);
-  const auto start = Clock::now();
-  auto looked = start;
+  constexpr std::chrono::seconds kStopped(1);  // such a pause was this process's, not its peers'
+  auto start = Clock::now(), looked = start;
   WaitNotice here = notice_of(collective);
   stop_seen_.reset();
   for (int poll = 0;; ++poll) {
@@ -88,6 +88,7 @@ void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collect
     // A long wait leaves the core to whoever is waited for: yielding ranks still take turns.
     if (now - start > kShortWait) std::this_thread::sleep_for(kPause);
     if (now - looked < kBetweenLooks) continue;
+    if (now - looked > kStopped) start += now - looked;
     looked = now;
     heartbeat_.listen();
     tell_of_stop(here, now);

@@ -135,14 +135,22 @@ int MpiSession::local_size() const { return state_->local_size; }
 int MpiSession::local_cores() const { return state_->local_cores; }
 const std::string& MpiSession::host() const { return state_->host; }
 
+bool MpiSession::claim_report() {
+  if (!state_->has_mpi) return true;
+  // What another rank has sent already still takes a few looks to come in.
+  for (int look = 0; look < 20; ++look) {
+    state_->heartbeat->listen();
+    if (state_->heartbeat->another_fails()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  WaitNotice notice{};
+  notice.state = WaitNotice::kFails;
+  state_->heartbeat->announce(notice);
+  return true;
+}
+
 void MpiSession::abort(int status) {
   if (!state_->has_mpi) std::_Exit(status);
-  state_->heartbeat->announce({.state = WaitNotice::kFails,
-                               .layer = -1,
-                               .step = 0,
-                               .axis = {},
-                               .collective = {},
-                               .phase = {}});
   MPI_Abort(MPI_COMM_WORLD, status);
   std::terminate();  // MPI_Abort does not come back; the compiler cannot know
 }

@@ -44,6 +44,9 @@ class MpiSession {
   /// Name of this host, for messages.
   const std::string& host() const;
 
+  /// Tells all ranks that this one reports an error and will abort the job, so that one report is
+  /// enough. False, and nothing told, where another rank has told so before.
+  bool claim_report();
   /// Ends every rank of the job with `status`, now.
   [[noreturn]] void abort(int status);
 
