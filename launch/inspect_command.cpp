@@ -7,9 +7,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
+#include "launch/inspect_difference.hpp"
 #include "launch/inspect_rollouts.hpp"
 
 namespace coppice {
@@ -20,7 +22,8 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string file;
-  bool tensors = false, json = false;
+  std::optional<std::string> other;
+  bool tensors = false, verify = false, diff = false, json = false;
 };
 
 bool is_hdf5(const fs::path& path) {
@@ -43,8 +46,8 @@ Json describe_tensor(const StoredTensor& tensor) {
   return json;
 }
 
-Json describe_checkpoint(const fs::path& path, bool with_tensors) {
-  const CheckpointReader reader(path);
+Json describe_checkpoint(const fs::path& path, bool with_tensors, bool verified) {
+  CheckpointReader reader(path);
   const auto& header = reader.header();
   const bool is_checkpoint = header.kind == CheckpointKind::kCheckpoint;
   std::int64_t parameters = 0, count = 0;
@@ -57,6 +60,12 @@ Json describe_checkpoint(const fs::path& path, bool with_tensors) {
     ++count;
     ++dtypes[std::string(name_of(tensor.dtype))];
   }
+  if (verified && !checksums) {
+    throw DataError({fmt::format(
+        "{}: has no checksums, so --verify has nothing to compare with. Leave --verify out.",
+        path.string())});
+  }
+  if (verified) reader.verify();
   Json json;
   json["file"] = path.string();
   json["kind"] = is_checkpoint ? "checkpoint" : "model";
@@ -68,6 +77,7 @@ Json describe_checkpoint(const fs::path& path, bool with_tensors) {
   json["parameter_tensors"] = count;
   json["dtypes"] = dtypes;
   json["checksums"] = checksums;
+  if (verified) json["verified"] = true;
   json["tokenizer"] = Json::array();
   for (const auto& file : header.tokenizer) json["tokenizer"].push_back(file.name);
   json["config"] = parsed_or_text(header.model_config_json);
@@ -97,26 +107,83 @@ void print_text(const Json& json) {
   }
 }
 
+// One line a tensor that differs, and what is not in both.
+void print_difference(const Json& json) {
+  for (const auto& tensor : json["tensors"]) {
+    if (tensor["differing"] == 0) continue;
+    fmt::print(
+        "{:<64} largest absolute {:.3e}  relative {:.3e}  {} of {} elements{}\n",
+        tensor["dataset"].get<std::string>(), tensor["largest_absolute"].get<double>(),
+        tensor["largest_relative"].get<double>(), tensor["differing"].get<std::int64_t>(),
+        tensor["elements"].get<std::int64_t>(),
+        tensor["not_comparable"] == 0
+            ? ""
+            : fmt::format("; {} not comparable", tensor["not_comparable"].get<std::int64_t>()));
+  }
+  for (const auto& tensor : json["other_shape"])
+    fmt::print("{:<64} shape {} and {}\n", tensor["dataset"].get<std::string>(), tensor["a"].dump(),
+               tensor["b"].dump());
+  for (const char* key : {"only_in_a", "only_in_b"})
+    for (const auto& dataset : json[key])
+      fmt::print("{:<64} only in {}\n", dataset.get<std::string>(),
+                 json[key[8] == 'a' ? "a" : "b"].get<std::string>());
+  fmt::print("{} of {} tensors in both are equal; steps {} and {}; config {}\n",
+             json["tensors_equal"].get<std::int64_t>(), json["tensors"].size(),
+             json["step_a"].get<std::int64_t>(), json["step_b"].get<std::int64_t>(),
+             json["same_config"] == true ? "the same" : "another");
+}
+
+void print_json(const Json& json) {
+  // Bytes of a foreign file that are no UTF-8 must not end the listing.
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
+void check_readable(const std::string& file, Problems& problems) {
+  if (!fs::is_regular_file(file) || !std::ifstream(file))
+    problems.add("{}: there is no file of this name that can be read.", file);
+}
+
+void inspect_difference(const Options& options) {
+  Problems problems;
+  for (const std::string& file : {options.file, *options.other}) {
+    check_readable(file, problems);
+    if (problems.empty() && !is_hdf5(file))
+      problems.add("{}: is no model or checkpoint, so --diff cannot compare it.", file);
+  }
+  problems.throw_if_any<DataError>();
+  const Json json = describe_difference(options.file, *options.other);
+  options.json ? print_json(json) : print_difference(json);
+}
+
 void inspect(const Options& options) {
+  Problems usage;
+  if (options.diff && !options.other)
+    usage.add("--diff: a second file is missing. Give two: inspect --diff A B.");
+  if (!options.diff && options.other)
+    usage.add("{}: a second file needs --diff. Leave it out, or compare: inspect --diff A B.",
+              *options.other);
+  if (options.diff && options.tensors)
+    usage.add("--tensors: --diff lists the tensors already. Leave --tensors out.");
+  usage.throw_if_any<ConfigError>();
+  if (options.diff) return inspect_difference(options);
+
+  Problems problems;
+  check_readable(options.file, problems);
+  problems.throw_if_any<DataError>();
   const fs::path path(options.file);
-  if (!fs::is_regular_file(path) || !std::ifstream(path)) {
-    throw DataError(
-        {fmt::format("{}: there is no file of this name that can be read.", options.file)});
-  }
   const bool hdf5 = is_hdf5(path);
-  if (options.tensors && !hdf5) {
-    throw ConfigError(
-        {fmt::format("--tensors: {} is no model or checkpoint, so it has no tensors. "
-                     "Leave --tensors out.",
-                     options.file)});
+  if (!hdf5) {
+    for (const auto& [flag, given] :
+         {std::pair("--tensors", options.tensors), std::pair("--verify", options.verify)}) {
+      if (given)
+        usage.add("{}: {} is no model or checkpoint, so it has no tensors. Leave {} out.", flag,
+                  options.file, flag);
+    }
+    usage.throw_if_any<ConfigError>();
   }
-  const Json json = hdf5 ? describe_checkpoint(path, options.tensors) : describe_rollouts(path);
-  if (options.json) {
-    // Bytes of a foreign file that are no UTF-8 must not end the listing.
-    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
-  } else {
-    print_text(json);
-  }
+  const Json json =
+      hdf5 ? describe_checkpoint(path, options.tensors, options.verify) : describe_rollouts(path);
+  options.json ? print_json(json) : print_text(json);
 }
 
 }  // namespace
@@ -128,7 +195,11 @@ void add_inspect_command(Commands& commands) {
            {.body = [options](Job&) { inspect(*options); }})
       .option("file", options->file, "file to look at; its kind is known by its content",
               Need::kRequired)
+      .option("other", options->other, "second file, with --diff")
       .flag("--tensors", options->tensors, "also list every tensor (models and checkpoints)")
+      .flag("--verify", options->verify, "compare every value with its checksum first")
+      .flag("--diff", options->diff,
+            "how two models or checkpoints differ, tensor by tensor; checksums are compared first")
       .flag("--json", options->json, "print one JSON object")
       .footer(
           "Keys of --json for a model or checkpoint: file, kind (model|checkpoint), "
@@ -137,7 +208,13 @@ void add_inspect_command(Commands& commands) {
           "parameter_tensors,\ndtypes (type -> tensors), checksums (all tensors have one), "
           "tokenizer "
           "(file names), config,\ntrainer (checkpoint), tensors (with --tensors: dataset, dtype, "
-          "shape, checksum).\n"
+          "shape, checksum),\nverified (with --verify; a wrong checksum is an error).\n"
+          "With --diff: a, b (files), step_a, step_b, same_config, tensors_equal (number), "
+          "only_in_a, "
+          "only_in_b,\nother_shape (dataset, a, b), tensors (of both, with dataset, elements, "
+          "differing (elements),\nnot_comparable (of these: one infinite or no number, the other "
+          "not the same), largest_absolute |a - b|,\nlargest_at (its element, row-major), "
+          "largest_relative |a - b| / max(|a|, |b|)).\n"
           "For rollouts: file, kind (rollouts), bytes, groups, responses, group_size, "
           "prompt_tokens,\n"
           "response_tokens, reward (each least, mean, most; null without any), loss_tokens,\n"
