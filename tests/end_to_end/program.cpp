@@ -30,6 +30,22 @@ std::vector<ErrorLine> error_lines(const std::string& text) {
   return found;
 }
 
+std::map<pid_t, pid_t> parents_of_processes() {
+  std::map<pid_t, pid_t> parents;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::istringstream number(entry.path().filename().string());
+    pid_t pid = 0, parent = 0;
+    if (!(number >> pid)) continue;
+    // "PID (name) state parent ..."; a name may hold anything
+    std::ifstream stat(entry.path() / "stat");
+    const std::string text((std::istreambuf_iterator<char>(stat)), {});
+    std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    std::string state;
+    if (rest >> state >> parent) parents[pid] = parent;
+  }
+  return parents;
+}
+
 const std::vector<std::string> kMpirun = {COPPICE_MPIEXEC, "--allow-run-as-root",
                                           "--oversubscribe"};
 
@@ -106,18 +122,12 @@ std::map<int, pid_t> RunningProgram::rank_processes(int ranks) {
   std::map<int, pid_t> found;
   while (!has_ended() && std::ssize(found) < ranks) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      std::istringstream number(entry.path().filename().string());
-      pid_t pid = 0;
-      if (!(number >> pid)) continue;
-      // "PID (name) state parent ..."; the program's name has no brackets
-      std::ifstream stat(entry.path() / "stat");
-      std::string text((std::istreambuf_iterator<char>(stat)), {});
-      std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-      std::string state;
-      pid_t parent = 0;
-      if (!(rest >> state >> parent) || parent != pid_) continue;
-      std::ifstream variables(entry.path() / "environ");
+    const auto parents = parents_of_processes();
+    for (const auto& [pid, parent] : parents) {
+      pid_t ancestor = parent;
+      while (ancestor != pid_ && parents.count(ancestor) != 0) ancestor = parents.at(ancestor);
+      if (ancestor != pid_) continue;
+      std::ifstream variables("/proc/" + std::to_string(pid) + "/environ");
       for (std::string variable; std::getline(variables, variable, '\0');)
         if (const std::string name = "OMPI_COMM_WORLD_RANK="; variable.rfind(name, 0) == 0)
           found[std::stoi(variable.substr(name.size()))] = pid;
