@@ -79,9 +79,9 @@ inline void expect_same_state(const std::string& got, const std::string& want, c
   EXPECT_LE(distance_over_moved(checkpoint_values(got), checkpoint_values(want), start), bound);
   for (const std::string moment : {"/optimizer/exp_avg/", "/optimizer/exp_avg_sq/"}) {
     const Tensors expected = checkpoint_values(want, moment);
-    Tensors zero = expected;
-    for (auto& [name, values] : zero) std::fill(values.begin(), values.end(), 0.0);
-    EXPECT_LE(distance_over_moved(checkpoint_values(got, moment), expected, zero), bound) << moment;
+    EXPECT_LE(distance_over_moved(checkpoint_values(got, moment), expected, zeros_like(expected)),
+              bound)
+        << moment;
   }
 }
 

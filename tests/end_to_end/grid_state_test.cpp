@@ -71,9 +71,7 @@ TEST(ScoreOnAGrid, EqualsOneRank) {
     const auto scores = json_lines(job / "grid.jsonl");
     for (const char* field : {"logprobs", "entropies"}) {
       const Tensors got = values_of_scores(scores, field), want = values_of_scores(one, field);
-      Tensors zero = want;
-      for (auto& [name, values] : zero) std::fill(values.begin(), values.end(), 0.0);
-      EXPECT_LE(distance_over_moved(got, want, zero), 1e-12)
+      EXPECT_LE(distance_over_moved(got, want, zeros_like(want)), 1e-12)
           << field << " on " << testing::PrintToString(grid.settings());
     }
   }

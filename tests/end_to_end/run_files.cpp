@@ -8,24 +8,30 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
+#include "core/convert.hpp"
 #include "core/rng.hpp"
 
 namespace coppice::test {
 namespace {
 
+template <class T>
+T element(const std::vector<std::byte>& bytes, std::size_t i) {
+  T value;
+  std::memcpy(&value, &bytes[i * sizeof(T)], sizeof(T));
+  return value;
+}
+
+double as_double(DType dtype, const std::vector<std::byte>& bytes, std::size_t i) {
+  if (dtype == DType::kF64) return element<double>(bytes, i);
+  if (dtype == DType::kF32) return element<float>(bytes, i);
+  if (dtype == DType::kBF16) return to_f32(element<BF16>(bytes, i));
+  if (dtype == DType::kF16) return to_f32(element<F16>(bytes, i));
+  throw std::runtime_error("a tensor of another type than floats");
+}
+
 std::vector<double> as_doubles(DType dtype, const std::vector<std::byte>& bytes) {
   std::vector<double> values(bytes.size() / static_cast<std::size_t>(size_of(dtype)));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kF64) {
-      std::memcpy(&values[i], &bytes[8 * i], 8);
-    } else if (dtype == DType::kF32) {
-      float value;
-      std::memcpy(&value, &bytes[4 * i], 4);
-      values[i] = value;
-    } else {
-      throw std::runtime_error("a tensor of another type than f32 and f64");
-    }
-  }
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = as_double(dtype, bytes, i);
   return values;
 }
 
@@ -90,6 +96,12 @@ double distance(const Tensors& a, const Tensors& b) {
 
 double distance_over_moved(const Tensors& a, const Tensors& b, const Tensors& start) {
   return distance(a, b) / distance(b, start);
+}
+
+Tensors zeros_like(const Tensors& tensors) {
+  Tensors zeros = tensors;
+  for (auto& [name, values] : zeros) std::fill(values.begin(), values.end(), 0.0);
+  return zeros;
 }
 
 std::vector<nlohmann::json> json_lines(const std::string& path) {

@@ -26,6 +26,9 @@ double distance(const Tensors& a, const Tensors& b);
 /// distance(a, b) / distance(b, start)
 double distance_over_moved(const Tensors& a, const Tensors& b, const Tensors& start);
 
+/// The same names and sizes.
+Tensors zeros_like(const Tensors& tensors);
+
 /// One object per line.
 std::vector<nlohmann::json> json_lines(const std::string& path);
 
