@@ -77,9 +77,9 @@ void Job::agree(const std::vector<Fingerprint>& mine) {
   const auto texts = mpi_.gather(text_of(word), patience_);
   if (!texts)
     throw CommError(fmt::format(
-        "other ranks have not read their input within {:.0f} s. Look at what they do, or raise "
-        "limits.watchdog_seconds.",
-        *patience_));
+        "not all ranks have read their input within {:.0f} s: {}. Look at what those ranks do, or "
+        "raise limits.watchdog_seconds.",
+        *patience_, mpi_.whereabouts()));
   const auto words = words_of(*texts);
   if (std::any_of(words.begin(), words.end(), [](const Word& other) { return other.ends; }))
     throw PeerFailed{};
@@ -109,10 +109,11 @@ int Job::end(const Ending& ending) {
     const auto texts = mpi_.gather(text, failed ? kGrace : patience_);
     if (!texts && failed) end_all(ending);
     if (!texts)
-      end_all({1,
-               {fmt::format("other ranks have not ended within {:.0f} s after this one. Look at "
-                            "what they do, or raise limits.watchdog_seconds.",
-                            *patience_)}});
+      end_all(
+          {1,
+           {fmt::format("not all ranks have ended within {:.0f} s after this one: {}. Look at what "
+                        "those ranks do, or raise limits.watchdog_seconds.",
+                        *patience_, mpi_.whereabouts())}});
     const auto words = words_of(*texts);
     // Who came to agree() instead has now heard of the end, and comes next.
     if (!std::all_of(words.begin(), words.end(), [](const Word& word) { return word.ends; }))

@@ -4,6 +4,7 @@
 // to end its processes, and as much again for a busy machine.
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <thread>
 
@@ -235,6 +236,20 @@ TEST_F(Failure, AStalledRankEndsAllWithinTheWatchdogsSeconds) {
     std::printf("rank %d stalled, watchdog %d s: all gone after %.1f s\n", stalled, kWatchdog,
                 took.count());
   }
+}
+
+// Before the first step: rank 1 reads a pipe that nobody writes.
+TEST_F(Failure, ARankThatHangsWhileItReadsIsNamed) {
+  std::filesystem::remove(other_ + "/rollouts.jsonl");
+  ASSERT_EQ(mkfifo((other_ + "/rollouts.jsonl").c_str(), 0600), 0);
+  const auto outcome = train_apart({"limits.watchdog_seconds=2"}, {});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_THAT(outcome.reporting_ranks(), ElementsAre(0));
+  EXPECT_THAT(
+      outcome.problems(),
+      ElementsAre(AllOf(HasSubstr("not all ranks have read their input within 2 s: rank 1 ("),
+                        HasSubstr("has not entered any collective"))));
+  EXPECT_LT(outcome.seconds, bound(2));
 }
 
 // One rank alone is told: all finish the step, save and end well.

@@ -13,6 +13,19 @@ constexpr int kTag = 1;
 
 }  // namespace
 
+WaitNotice notice_of(std::string_view collective, std::string_view axis, const Activity& activity) {
+  WaitNotice notice{};
+  const auto write = [](std::array<char, 32>& to, std::string_view from) {
+    from.copy(to.data(), to.size() - 1);
+  };
+  write(notice.axis, axis);
+  write(notice.collective, collective);
+  write(notice.phase, activity.phase);
+  notice.step = activity.step;
+  notice.layer = activity.layer;
+  return notice;
+}
+
 std::string place_of(const WaitNotice& notice) {
   std::string place = fmt::format("{} over the {} axis, step {}, {}", notice.collective.data(),
                                   notice.axis.data(), notice.step, notice.phase.data());

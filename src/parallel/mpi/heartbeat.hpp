@@ -6,6 +6,7 @@
 #include <array>
 #include <list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/activity.hpp"
@@ -26,6 +27,9 @@ struct WaitNotice {
   std::array<char, 32> collective;  // "all_gather"
   std::array<char, 32> phase;       // Activity::phase
 };
+
+/// Of this moment; silent until it is announced as another state.
+WaitNotice notice_of(std::string_view collective, std::string_view axis, const Activity& activity);
 
 /// "all_reduce over the tensor axis, step 3, backward, layer 2"
 std::string place_of(const WaitNotice& notice);

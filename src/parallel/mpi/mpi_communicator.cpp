@@ -74,7 +74,7 @@ void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collect
   constexpr std::chrono::microseconds kPause(50);
   constexpr std::chrono::seconds kStopped(1);  // such a pause was this process's, not its peers'
   auto start = Clock::now(), looked = start;
-  WaitNotice here = notice_of(collective);
+  WaitNotice here = notice_of(name_of(collective), axis_, activity_);
   stop_seen_.reset();
   for (int poll = 0;; ++poll) {
     int done = 0;
@@ -126,19 +126,6 @@ void MpiCommunicator::tell_of_stop(WaitNotice& here, Clock::time_point now) {
   if (heartbeat_.is_first_to_wait() && !heartbeat_.another_fails())
     watchdog_.notice(
         fmt::format("asked to stop while waiting in {}: {}", place_of(here), heartbeat_.report()));
-}
-
-WaitNotice MpiCommunicator::notice_of(Collective collective) const {
-  WaitNotice notice{};  // silent, until it is told
-  const auto write = [](std::array<char, 32>& to, std::string_view from) {
-    from.copy(to.data(), to.size() - 1);
-  };
-  write(notice.axis, axis_);
-  write(notice.collective, name_of(collective));
-  write(notice.phase, activity_.phase);
-  notice.step = activity_.step;
-  notice.layer = activity_.layer;
-  return notice;
 }
 
 void MpiCommunicator::reduce_pieces(ConstTensorView whole, TensorView result, ReduceOp op,

@@ -35,7 +35,6 @@ class MpiCommunicator final : public Communicator {
   void do_broadcast(Stream& stream, TensorView data, int root) override;
   void do_barrier(Stream& stream) override;
 
-  WaitNotice notice_of(Collective collective) const;
   void tell(WaitNotice& here);
   void tell_of_stop(WaitNotice& here, Clock::time_point now);
   void finish(std::span<MPI_Request> requests, Collective collective, std::int64_t bytes);

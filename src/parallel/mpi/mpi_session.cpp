@@ -21,6 +21,8 @@
 namespace coppice {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // One bit per processor that this process may use.
 using CoreMask = std::array<unsigned char, sizeof(cpu_set_t)>;
 
@@ -46,18 +48,6 @@ bool has_launcher() {
   return false;
 }
 
-// Polls with pauses, so that ranks that wait for another's long work leave it the cores.
-bool wait_for(MPI_Request& request, std::optional<std::chrono::steady_clock::time_point> end) {
-  for (auto pause = std::chrono::microseconds(20);;
-       pause = std::min(2 * pause, std::chrono::microseconds(5000))) {
-    int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done != 0) return true;
-    if (end && std::chrono::steady_clock::now() > *end) return false;
-    std::this_thread::sleep_for(pause);
-  }
-}
-
 // The memory of one gather().
 struct Gathering {
   std::string word, all;
@@ -75,6 +65,7 @@ struct MpiSession::State {
   std::list<Gathering> gatherings;
   Activity activity;
   std::unique_ptr<Heartbeat> heartbeat;
+  bool wait_for(MPI_Request& request, Clock::time_point begin, std::optional<double> seconds);
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
@@ -164,17 +155,39 @@ std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
                                            *state_->heartbeat);
 }
 
+// Polls with pauses, so that ranks that wait for another's long work leave it the cores.
+bool MpiSession::State::wait_for(MPI_Request& request, Clock::time_point begin,
+                                 std::optional<double> seconds) {
+  WaitNotice here = notice_of("gather", "world", activity);
+  for (auto pause = std::chrono::microseconds(20);;
+       pause = std::min(2 * pause, std::chrono::microseconds(5000))) {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0) break;
+    const std::chrono::duration<double> waited = Clock::now() - begin;
+    heartbeat->listen();
+    const bool is_long = seconds && waited.count() > *seconds / 2;
+    if (here.state == WaitNotice::kSilent && (is_long || heartbeat->another_waits())) {
+      here.state = WaitNotice::kWaits;
+      heartbeat->announce(here);
+    }
+    if (seconds && waited.count() > *seconds) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  if (here.state == WaitNotice::kWaits) {
+    here.state = WaitNotice::kSilent;
+    heartbeat->announce(here);
+  }
+  return true;
+}
+
 std::optional<std::vector<std::string>> MpiSession::gather(std::string_view word,
                                                            std::optional<double> seconds) {
   if (state_->size == 1) return std::vector<std::string>{std::string(word)};
   // What MPI may still read and write when a rank has not come lives as long as the session.
   Gathering& g = state_->gatherings.emplace_back();
   const auto ranks = static_cast<std::size_t>(state_->size);
-  std::optional<std::chrono::steady_clock::time_point> end;
-  if (seconds)
-    end = std::chrono::steady_clock::now() +
-          std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-              std::chrono::duration<double>(*seconds));
+  const auto begin = Clock::now();
   g.word = word;
   g.length = static_cast<int>(word.size());
   g.lengths.resize(ranks);
@@ -182,14 +195,14 @@ std::optional<std::vector<std::string>> MpiSession::gather(std::string_view word
   check_mpi(
       MPI_Iallgather(&g.length, 1, MPI_INT, g.lengths.data(), 1, MPI_INT, state_->words, &request),
       "MPI_Iallgather");
-  if (!wait_for(request, end)) return std::nullopt;
+  if (!state_->wait_for(request, begin, seconds)) return std::nullopt;
   g.offsets.resize(ranks);
   std::exclusive_scan(g.lengths.begin(), g.lengths.end(), g.offsets.begin(), 0);
   g.all.resize(static_cast<std::size_t>(g.offsets.back() + g.lengths.back()));
   check_mpi(MPI_Iallgatherv(g.word.data(), g.length, MPI_CHAR, g.all.data(), g.lengths.data(),
                             g.offsets.data(), MPI_CHAR, state_->words, &request),
             "MPI_Iallgatherv");
-  if (!wait_for(request, end)) return std::nullopt;
+  if (!state_->wait_for(request, begin, seconds)) return std::nullopt;
   std::vector<std::string> words;
   for (std::size_t rank = 0; rank < ranks; ++rank)
     words.push_back(g.all.substr(static_cast<std::size_t>(g.offsets[rank]),
@@ -197,6 +210,8 @@ std::optional<std::vector<std::string>> MpiSession::gather(std::string_view word
   state_->gatherings.pop_back();
   return words;
 }
+
+std::string MpiSession::whereabouts() const { return state_->heartbeat->report(); }
 
 Activity& MpiSession::activity() { return state_->activity; }
 

@@ -60,6 +60,8 @@ class MpiSession {
   /// before and after the work, not within it: waiting ranks sleep between looks.
   std::optional<std::vector<std::string>> gather(std::string_view word,
                                                  std::optional<double> seconds);
+  /// One sentence about where the other ranks are, after a gather() in vain.
+  std::string whereabouts() const;
 
   /// What this rank is doing; whoever drives the work writes it, messages about waits read it.
   Activity& activity();
