@@ -52,6 +52,13 @@ std::vector<Word> words_of(const std::vector<std::string>& texts) {
   return words;
 }
 
+// "in step 3, backward, layer 2"
+std::string place_of(const Activity& activity) {
+  std::string place = fmt::format("in step {}, {}", activity.step, activity.phase);
+  if (activity.layer >= 0) place += fmt::format(", layer {}", activity.layer);
+  return place;
+}
+
 }  // namespace
 
 Job::Job(OnSignal on_signal)
@@ -96,8 +103,12 @@ void Job::agree(const std::vector<Fingerprint>& mine) {
   problems.throw_if_any<DataError>();
 }
 
-int Job::end(const Ending& ending) {
+int Job::end(Ending ending) {
   std::fflush(stdout);
+  const Activity& activity = mpi_.activity();
+  // A failed wait tells its place itself; refused input has none.
+  if (ending.status == 1 && !ending.within_collective && activity.step > 0)
+    for (auto& problem : ending.problems) problem += fmt::format(" [{}]", place_of(activity));
   if (ending.within_collective) end_all(ending);
   const bool failed = !ending.problems.empty();
   const std::string text = text_of({.host = mpi_.host(),

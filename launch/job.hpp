@@ -69,7 +69,7 @@ class Job {
 
   /// Ends this rank's part in the job. Returns the exit status of all ranks once all have come
   /// here; else reports this rank's problems and ends the job.
-  int end(const Ending& ending);
+  int end(Ending ending);
 
  private:
   void report(const std::vector<std::string>& problems) const;

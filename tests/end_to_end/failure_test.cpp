@@ -156,6 +156,25 @@ TEST_F(Failure, AGridThatTheRanksDoNotFillOrTheModelDoesNotAllowSaysWhatWould) {
                                 HasSubstr("This model allows 1."))));
 }
 
+// In the middle of a layer, while the other ranks wait for what this one would send next.
+TEST_F(Failure, AnExceptionOnOneRankEndsAllWithItsLine) {
+  for (const int failing : {1, 0}) {
+    std::vector<RankCommand> ranks(
+        3, {dir_.path().string(), train_arguments({"parallel.context=3", "threads_per_rank=1",
+                                                   "run_dir=" + std::to_string(failing)})});
+    ranks[static_cast<std::size_t>(failing)].before = {
+        "/usr/bin/env", std::string("LD_PRELOAD=") + COPPICE_FAILING_SGEMM};
+    const auto outcome = run_command(program_by_rank(ranks), dir_.path().string());
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    EXPECT_THAT(outcome.reporting_ranks(), ElementsAre(failing)) << outcome.err;
+    EXPECT_THAT(outcome.problems(), ElementsAre(AllOf(HasSubstr("dnnl_sgemm failed with status 1"),
+                                                      HasSubstr("[in step 1, forward, layer 0]"))));
+    EXPECT_THAT(outcome.err, HasSubstr("[rank " + std::to_string(failing) + ", " + host() + "]: "));
+    EXPECT_LT(outcome.seconds, bound(0));
+    std::printf("rank %d threw: all gone %.1f s after the start\n", failing, outcome.seconds);
+  }
+}
+
 // The disk takes nothing more from rank 1, in the middle of a run: the save fails there, and all
 // end.
 TEST_F(Failure, ASaveThatFailsOnOneRankEndsAllAndLeavesTheOldCheckpoint) {
