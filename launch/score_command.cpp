@@ -25,31 +25,47 @@ struct Options {
   std::vector<std::string> set;
 };
 
-void check_paths(const Options& options, Problems& problems) {
+void check_paths(const Options& options, const Job& job, Problems& problems) {
   std::error_code error;
   for (const auto& [flag, path] :
        {std::pair{"--checkpoint", options.checkpoint}, std::pair{"--rollouts", options.rollouts}})
     if (!fs::exists(path, error) || fs::is_directory(path, error))
       problems.add("{} {}: there is no such file.", flag, path);
+  if (!job.is_first()) return;  // the others write nothing
   std::vector<fs::path> inputs = {options.checkpoint};
   if (options.fill.empty()) inputs.emplace_back(options.rollouts);
   check_output_file(options.out, inputs, problems);
 }
 
-RunConfig checked_config(const Options& options, const JobSize& job) {
+RunConfig checked_config(const Options& options, const Job& job) {
   Problems problems;
-  check_paths(options, problems);
+  check_paths(options, job, problems);
   if (!(std::isfinite(options.temperature) && options.temperature > 0))
     problems.add("--temperature {} is not a finite number greater than 0.", options.temperature);
   RunConfig config;
   try {
-    config =
-        make_score_config({options.sharing, options.precision, options.device}, options.set, job);
+    config = make_score_config({options.sharing, options.precision, options.device}, options.set,
+                               {job.size(), job.default_threads()});
   } catch (const ConfigError& error) {
     problems.add_all(error.problems());
   }
   problems.throw_if_any<ConfigError>();
   return config;
+}
+
+std::vector<Group> read_groups(const Options& options, const RunConfig& config,
+                               const ModelConfig& model) {
+  Problems problems;
+  problems.add_all(tensor_problems(model, config.grid.tensor, config.tensor_place));
+  std::vector<Group> groups;
+  try {
+    groups = read_rollouts(options.rollouts, scoring_needs(model));
+    check_row_budget(groups, config.trainer.batching);
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
+  problems.throw_if_any<DataError>();
+  return groups;
 }
 
 // What would make ranks compute or write something else than their peers.
@@ -59,13 +75,10 @@ std::string given(const Options& options, const RunConfig& config) {
 }
 
 void score(const Options& options, Job& job) {
-  const RunConfig config = checked_config(options, {job.size(), job.default_threads()});
+  const RunConfig config = checked_config(options, job);
   const BatchingConfig& batching = config.trainer.batching;
   const ModelFile file = open_model(CheckpointReader(options.checkpoint), job);
-  const auto grid_problems = tensor_problems(file.config, config.grid.tensor, config.tensor_place);
-  if (!grid_problems.empty()) throw ConfigError(grid_problems);
-  const auto groups = read_rollouts(options.rollouts, scoring_needs(file.config));
-  check_row_budget(groups, batching);
+  const auto groups = read_groups(options, config, file.config);
   job.set_patience(config.watchdog_seconds);
   job.agree({fingerprint_of_text("what coppice score was told", given(options, config)),
              fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),

@@ -156,6 +156,26 @@ TEST_F(Failure, AGridThatTheRanksDoNotFillOrTheModelDoesNotAllowSaysWhatWould) {
                                 HasSubstr("This model allows 1."))));
 }
 
+TEST_F(Failure, AGridThatDoesNotFitIsToldTogetherWithWhatElseIsWrong) {
+  write_file(dir_ / "rollouts.jsonl", "junk\n");
+  const auto both = ElementsAre(HasSubstr("parallel.tensor=2: num_attention_heads = 3"),
+                                HasSubstr("rollouts.jsonl:1: "));
+  const auto training = train_on_ranks(2, {"parallel.tensor=2"});
+  EXPECT_THAT(training.problems(), both) << training.err;
+  auto arguments = train_arguments({"parallel.tensor=2"});
+  arguments[0] = "plan";
+  const auto plan = coppice(arguments);
+  EXPECT_EQ(plan.status, 2);
+  EXPECT_THAT(plan.problems(), both) << plan.err;
+  const auto score =
+      run_program({"score", "--checkpoint", "model.h5", "--rollouts", "rollouts.jsonl", "--out",
+                   "scores.jsonl", "--set", "parallel.tensor=2"},
+                  dir_.path().string(), 2);
+  EXPECT_EQ(score.status, 2);
+  EXPECT_THAT(score.problems(), both) << score.err;
+  EXPECT_THAT(files_below(dir_.path()), Not(Contains(AnyOf("run", "scores.jsonl"))));
+}
+
 // In the middle of a layer, while the other ranks wait for what this one would send next.
 TEST_F(Failure, AnExceptionOnOneRankEndsAllWithItsLine) {
   for (const int failing : {1, 0}) {

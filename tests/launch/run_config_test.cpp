@@ -368,13 +368,15 @@ TEST(ScoreConfig, TakesGridNumericsAndBatchingOnly) {
                        "batching.max_rows_per_microbatch=0"});
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.problems(),
-                ElementsAre(HasSubstr("--set loss.kind=SFT: coppice score takes threads_per_rank and fields of"),
-                            HasSubstr("--sharing grouped and --set batching.sharing=REPEATED say"),
-                            HasSubstr("--set parallel.tensor=2: tensor 2 x context 1 = 2 ranks"),
-                            HasSubstr("--precision bf16: BF16 runs on CUDA"),
-                            HasSubstr("--device cuda: CUDA is not in this build"),
-                            HasSubstr("--set batching.max_rows_per_microbatch=0: 0 is too small")));
+    EXPECT_THAT(
+        error.problems(),
+        ElementsAre(
+            HasSubstr("--set loss.kind=SFT: coppice score takes threads_per_rank and fields of"),
+            HasSubstr("--sharing grouped and --set batching.sharing=REPEATED say"),
+            HasSubstr("--set parallel.tensor=2: tensor 2 x context 1 = 2 ranks"),
+            HasSubstr("--precision bf16: BF16 runs on CUDA"),
+            HasSubstr("--device cuda: CUDA is not in this build"),
+            HasSubstr("--set batching.max_rows_per_microbatch=0: 0 is too small")));
   }
 }
 
