@@ -11,6 +11,7 @@
 namespace coppice::test {
 namespace {
 
+// Seen red: each rank dividing by its own count of tokens.
 class GoldenOnAGrid : public testing::TestWithParam<GoldenRun> {};
 
 TEST_P(GoldenOnAGrid, EqualsTransformersAndOneRank) {

@@ -54,6 +54,7 @@ std::vector<std::string> score_arguments(const std::string& out, const Grid& gri
   return arguments;
 }
 
+// Seen red: logits of the targets not summed over the tensor ranks.
 TEST(ScoreOnAGrid, EqualsOneRank) {
   const GridJob job(model_row());
   job.run(score_arguments("one.jsonl", {}));
@@ -88,6 +89,7 @@ TEST(ScoreOnAGrid, FillsTheRolloutsFileWithItsScores) {
             values_of_scores(json_lines(job / "scores.jsonl"), "logprobs"));
 }
 
+// Seen red: HDF5's times of making in the file.
 TEST(InitUnderMpirun, WritesTheBytesThatOneProcessWrites) {
   const GridJob job(model_row());
   job.run({"init", "--hf-config", "config.json", "--seed", "7", "--out", "ranks.h5"}, 4);
@@ -97,6 +99,7 @@ TEST(InitUnderMpirun, WritesTheBytesThatOneProcessWrites) {
 }
 
 // Step 3 is the first of a batch's two updates: the batch in flight changes its grid too.
+// Seen red: one tensor rank taken for the only holder of its key-value head.
 TEST(ResumeOnAnotherGrid, GoesOnAsOneRankWouldHave) {
   const GridJob job(model_row());
   job.run(job.train("one", 7));
@@ -131,6 +134,7 @@ void expect_same_runs(const GridJob& job, const std::string& a, const std::strin
     EXPECT_EQ(without_seconds(one[i]), without_seconds(two[i]));
 }
 
+// Seen red (the job hangs): each rank heeding its own signal alone.
 TEST(StopOnOneRank, SavesOnAllAndGoesOnBitForBit) {
   const GridJob job(model_row());
   const Grid grid{2, 1, 2, true};
