@@ -131,13 +131,10 @@ void MemoryPlanner::add(const PackedBatch& batch) {
 
 MemoryPlan MemoryPlanner::plan() const {
   // Parameters, and the rows of each that one shard of the optimizer state holds at most.
-  std::int64_t parameters = 0, sharded = 0, reduction = 0;
+  std::int64_t parameters = 0, sharded = 0;
   const auto count = [&](const Shape& shape, std::int64_t times) {
     const auto row_elements = shape.with(0, 1).numel();
     parameters += times * shape.numel();
-    if (pass_ == PassKind::kTrain && rank_.moment_shards > 1) {
-      reduction = std::max(reduction, reduction_scratch_bytes(dtype_, shape, rank_.moment_shards));
-    }
     sharded += times * row_elements * ((shape[0] + rank_.moment_shards - 1) / rank_.moment_shards);
   };
   const Shape vocabulary{vocab_.padded_rows, config_.hidden_size};
@@ -151,7 +148,7 @@ MemoryPlan MemoryPlanner::plan() const {
     plan.lines.push_back({"moments", 2 * sharded * size_of(dtype_)});
     plan.lines.push_back({"activations", activations_});
   }
-  plan.lines.push_back({"scratch", std::max(scratch_, reduction)});
+  plan.lines.push_back({"scratch", scratch_});
   plan.lines.push_back({"rope_table", rope_table_});
   return plan;
 }

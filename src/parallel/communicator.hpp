@@ -47,7 +47,8 @@ class Communicator {
   /// whole: the shards of all ranks, stacked in rank order. `shard` may be its own place in it.
   void all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                   std::span<const std::int64_t> rows);
-  /// shard: this rank's rows of the sum of `whole` over ranks.
+  /// shard: this rank's rows of the sum of `whole` over ranks; it may be its own place in `whole`,
+  /// which is const for all other rows.
   void reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
                       std::span<const std::int64_t> rows);
   /// The same with equal shards.

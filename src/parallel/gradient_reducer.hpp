@@ -18,7 +18,7 @@ enum class Zero {
 
 /// Parallel  collective over the grid; one pass over the parameters in their order, the same on all
 ///           ranks. Frozen parameters take no part
-/// Memory    reduction_scratch_bytes() of scratch, which must be empty
+/// Memory    none: shares of a gradient are summed where they lie
 /// Repeats   bitwise on the same grid
 /// Source    Rajbhandari et al., ZeRO, arXiv:1910.02054, stage 1
 /// Oracle    tests/ranks/gradient_reducer_test.cpp
@@ -44,11 +44,5 @@ class GradientReducer {
   ProcessGrid& grid_;
   Zero zero_;
 };
-
-/// Scratch that complete() takes at most: the largest share of a gradient.
-std::int64_t reduction_scratch_bytes(std::span<Parameter* const> parameters, Zero zero,
-                                     int replicas);
-/// The same for one sharded gradient of that shape, where there is no parameter yet.
-std::int64_t reduction_scratch_bytes(DType dtype, const Shape& shape, int replicas);
 
 }  // namespace coppice

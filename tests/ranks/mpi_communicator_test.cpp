@@ -80,6 +80,22 @@ TEST_P(MpiCollectives, ReduceScatterGivesEachRankItsRowsOfTheSum) {
   }
 }
 
+TEST_P(MpiCollectives, ReduceScatterMayPutTheSumWhereItLies) {
+  TestContext test(1);
+  const auto comm = world();
+  const auto rows = uneven_rows(comm->size());
+  const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const auto mine = static_cast<std::size_t>(comm->rank());
+  const auto first = std::accumulate(rows.begin(), rows.begin() + comm->rank(), std::int64_t{0});
+  const Tensor whole = test.random(GetParam(), {total, 3}, fmt::format("rank {}", mine));
+  Tensor apart = test.zeros(GetParam(), {rows[mine], 3});
+  comm->reduce_scatter(test.ctx().stream, whole, apart, rows);
+  Tensor same = test.random(GetParam(), {total, 3}, fmt::format("rank {}", mine));
+  const TensorView place = same.view().rows(first, rows[mine]);
+  comm->reduce_scatter(test.ctx().stream, same, place, rows);
+  EXPECT_TRUE(test::bit_equal(place, apart));
+}
+
 // Around the block of a rank's messages (1 MiB) and the size from which pieces are exchanged, with
 // a rank that owns nothing. Values whose sum depends on the order: contributions are added in the
 // order of the ranks. Mutations seen red: sums begun with the own values; a block of the own piece
