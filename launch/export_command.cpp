@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "checkpoint/pending_file.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors_writer.hpp"
 #include "core/convert.hpp"
 #include "core/error.hpp"
 #include "launch/hf_directory.hpp"
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::string checkpoint, out;
   std::optional<std::string> dtype;
+  std::string max_shard_size = "50GB";
 };
 
 std::optional<DType> dtype_from(const std::optional<std::string>& name) {
@@ -63,28 +65,66 @@ std::int64_t count_overflows(DType from, const std::byte* source, DType to,
   return overflows;
 }
 
-// One tensor, whole: from the file, converted, into the safetensors file.
+// A block of a tensor passes through at a time, whatever the tensor's size.
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+
+// One tensor, in blocks of rows: from the file, converted, into the safetensors file.
 void copy_tensor(const CheckpointReader& reader, const StoredTensor& stored,
-                 const SafetensorsSpec& spec, SafetensorsWriter& writer) {
-  const std::int64_t count = stored.shape.numel();
-  std::vector<std::byte> values(static_cast<std::size_t>(count * size_of(stored.dtype)));
-  reader.read_stored(stored, 0, stored.shape.rank() == 0 ? 1 : stored.shape[0], values.data());
-  if (stored.dtype != spec.dtype) {
-    std::vector<std::byte> converted(static_cast<std::size_t>(count * size_of(spec.dtype)));
-    convert_elements(stored.dtype, values.data(), spec.dtype, converted.data(), count);
-    const std::int64_t overflows =
-        count_overflows(stored.dtype, values.data(), spec.dtype, converted.data(), count);
-    if (overflows > 0)
-      fmt::print(stderr, "{}: {} elements are beyond {} and become infinite.\n", spec.name,
-                 overflows, name_of(spec.dtype));
-    values = std::move(converted);
+                 const SafetensorsSpec& spec, SafetensorsModelWriter& writer) {
+  const std::int64_t rows = stored.shape.rank() == 0 ? 1 : stored.shape[0];
+  const std::int64_t row = stored.shape.numel() / std::max<std::int64_t>(1, rows);
+  const std::int64_t from = size_of(stored.dtype), to = size_of(spec.dtype);
+  const std::int64_t block =
+      std::max<std::int64_t>(1, kBlockBytes / std::max<std::int64_t>(1, row * std::max(from, to)));
+  std::vector<std::byte> values, converted;
+  std::int64_t overflows = 0;
+  for (std::int64_t begin = 0; begin < rows; begin += block) {
+    const std::int64_t count = std::min(block, rows - begin);
+    values.resize(static_cast<std::size_t>(count * row * from));
+    reader.read_stored(stored, begin, count, values.data());
+    if (stored.dtype != spec.dtype) {
+      converted.resize(static_cast<std::size_t>(count * row * to));
+      convert_elements(stored.dtype, values.data(), spec.dtype, converted.data(), count * row);
+      overflows +=
+          count_overflows(stored.dtype, values.data(), spec.dtype, converted.data(), count * row);
+    }
+    writer.write(spec.name, begin * row * to, stored.dtype == spec.dtype ? values : converted);
   }
-  writer.write(spec.name, 0, values);
+  if (overflows > 0)
+    fmt::print(stderr, "{}: {} elements are beyond {} and become infinite.\n", spec.name, overflows,
+               name_of(spec.dtype));
+}
+
+// The type a tensor is written in unless told. A run in f64 may keep its precision in a checkpoint,
+// for itself alone.
+DType default_dtype(const StoredTensor& stored, CheckpointKind kind) {
+  const bool kept = kind == CheckpointKind::kCheckpoint && stored.dtype == DType::kF64;
+  return kept ? DType::kF32 : stored.dtype;
+}
+
+// "5GB" in bytes: nothing where it is no size.
+std::optional<std::int64_t> size_from(std::string_view text) {
+  constexpr std::pair<std::string_view, std::int64_t> kUnits[] = {
+      {"KiB", 1LL << 10}, {"MiB", 1LL << 20},    {"GiB", 1LL << 30}, {"KB", 1'000},
+      {"MB", 1'000'000},  {"GB", 1'000'000'000}, {"B", 1},           {"", 1}};
+  std::int64_t number = 0, bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 1) return std::nullopt;
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const auto& [name, factor] : kUnits)
+    if (unit == name && !__builtin_mul_overflow(number, factor, &bytes)) return bytes;
+  return std::nullopt;
 }
 
 void export_model(const Options& options) {
   Problems problems;
   check_output_directory(options.out, problems);
+  const auto most_bytes = size_from(options.max_shard_size);
+  if (!most_bytes)
+    problems.add(
+        "--max-shard-size {}: is no size of 1 byte or more. Give bytes, or a number with KB, MB, "
+        "GB, KiB, MiB or GiB.",
+        options.max_shard_size);
   problems.throw_if_any<ConfigError>();
   CheckpointReader reader(options.checkpoint);
   for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
@@ -99,7 +139,10 @@ void export_model(const Options& options) {
   for (const auto& tensor : reader.tensors()) stored[tensor.dataset] = &tensor;
   std::vector<SafetensorsSpec> specs;
   for (const auto& [name, shape] : expected) {
-    specs.push_back({name, dtype.value_or(stored.at("/parameters/" + name)->dtype), shape});
+    specs.push_back(
+        {name,
+         dtype.value_or(default_dtype(*stored.at("/parameters/" + name), reader.header().kind)),
+         shape});
   }
   PendingDirectory directory(options.out);
   for (const auto& file : reader.header().tokenizer) {
@@ -108,7 +151,7 @@ void export_model(const Options& options) {
   write_file_atomically(
       directory.temporary() / "config.json",
       config_with_dtype(reader.header().model_config_json, prevailing_dtype(specs)));
-  SafetensorsWriter writer(directory.temporary() / "model.safetensors", specs);
+  SafetensorsModelWriter writer(directory.temporary(), specs, *most_bytes);
   std::optional<Progress> bar;
   if (shows_progress_bar()) bar.emplace("tensor", std::ssize(specs));
   std::int64_t done = 0;
@@ -119,8 +162,10 @@ void export_model(const Options& options) {
   writer.commit();
   directory.commit();
   bar.reset();
-  fmt::print(stderr, "exported {} tensors, mostly {}, to {}\n", specs.size(),
-             name_of(prevailing_dtype(specs)), options.out);
+  const std::string files =
+      writer.file_count() == 1 ? "" : fmt::format(" in {} files", writer.file_count());
+  fmt::print(stderr, "exported {} tensors, mostly {},{} to {}\n", specs.size(),
+             name_of(prevailing_dtype(specs)), files, options.out);
 }
 
 }  // namespace
@@ -133,11 +178,19 @@ void add_export_command(Commands& commands) {
       .option("--checkpoint", options->checkpoint, "model or checkpoint (.h5)", Need::kRequired)
       .option("--out", options->out, "directory to make; an empty one may be there",
               Need::kRequired)
-      .choice("--dtype", options->dtype, {"f32", "bf16", "f16"},
-              "type of all weights, rounded to nearest even [each tensor's stored type]")
+      .choice(
+          "--dtype", options->dtype, {"f32", "bf16", "f16"},
+          "type of all weights, rounded to nearest even [each tensor's stored type; f32 where a "
+          "checkpoint keeps f64]")
+      .option(
+          "--max-shard-size", options->max_shard_size,
+          "most bytes of weights in one file (a larger tensor has a file of its own): a number, "
+          "which KB, MB, GB, KiB, MiB or GiB may follow [50GB]")
       .footer(
-          "Writes config.json (its dtype follows the weights), model.safetensors and the "
-          "tokenizer files that\ncame with the model.");
+          "Writes config.json (its dtype follows the weights), model.safetensors, or shards with "
+          "their index,\nand the tokenizer files that came with the model. A training checkpoint "
+          "gives its master weights.\nTensors pass through in blocks, so a model of any size needs "
+          "a few MiB of memory.");
 }
 
 }  // namespace coppice

@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
-#include "checkpoint/hf_weights.hpp"
-#include "checkpoint/small_file.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
-#include "launch/hf_directory.hpp"
+#include "launch/hf_model.hpp"
 #include "launch/host.hpp"
-#include "launch/model_tensors.hpp"
 #include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 
@@ -24,14 +23,26 @@ struct Options {
   std::string hf, out;
 };
 
-// Runs `f`; an InputError becomes lines of `problems` and no value.
-template <class F>
-auto collect(Problems& problems, const F& f) -> std::optional<decltype(f())> {
-  try {
-    return f();
-  } catch (const InputError& error) {
-    problems.add_all(error.problems());
-    return std::nullopt;
+// A block of a tensor passes through at a time, whatever the tensor's size.
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+
+// One tensor, in blocks of rows.
+void copy_tensor(const HfWeight& weight, CheckpointWriter& writer) {
+  const Shape& shape = weight.shape;
+  const std::int64_t rows = shape.rank() == 0 ? 1 : shape[0];
+  const std::int64_t row_bytes = rows == 0 ? 0 : weight.source.entry->bytes / rows;
+  const std::int64_t block =
+      std::max<std::int64_t>(1, kBlockBytes / std::max(row_bytes, std::int64_t{1}));
+  const std::string dataset = "/parameters/" + weight.name;
+  std::vector<std::byte> values;
+  for (std::int64_t begin = 0; begin == 0 || begin < rows; begin += block) {
+    const std::int64_t count = std::min(block, rows - begin);
+    values.resize(static_cast<std::size_t>(count * row_bytes));
+    weight.source.read(begin * row_bytes, values);
+    const Shard shard =
+        shape.rank() == 0 ? Shard::whole(shape) : Shard::along(shape, 0, begin, count);
+    writer.write(dataset, weight.dtype, shard,
+                 ConstTensorView(values.data(), weight.dtype, shard.local_shape));
   }
 }
 
@@ -46,42 +57,31 @@ void import(const Options& options) {
     problems.add("--hf {}: is no directory.", options.hf);
     problems.throw_if_any<ConfigError>();
   }
-  const fs::path config_path = directory / "config.json";
-  const auto json = collect(problems, [&] { return read_small_file(config_path); });
-  const auto config =
-      !json ? std::nullopt
-            : collect(problems, [&] { return ModelConfig::parse(*json, config_path.string()); });
-  const auto files = collect(problems, [&] { return SafetensorsModel(directory); });
-  const auto tokenizer = collect(problems, [&] { return tokenizer_files_of(directory); });
-  std::vector<HfWeight> weights;
-  if (config && files) {
-    weights = match_hf_weights(*files, tensors_of(*config),
-                               config->tie_word_embeddings ? TiedHead::kYes : TiedHead::kNo,
-                               options.hf, problems);
+  std::optional<HfModel> model;
+  try {
+    model.emplace(open_hf_model(directory));
+  } catch (const InputError& refused) {
+    problems.add_all(refused.problems());
   }
   problems.throw_if_any<DataError>();
 
   CheckpointHeader header;
   header.kind = CheckpointKind::kModel;
-  header.model_config_json = config->json;
-  header.tokenizer = *tokenizer;
+  header.model_config_json = model->config.json;
+  header.tokenizer = model->tokenizer;
   CheckpointWriter writer(options.out, header);
   std::optional<Progress> bar;
-  if (shows_progress_bar()) bar.emplace("tensor", std::ssize(weights));
-  std::vector<std::byte> values;
+  if (shows_progress_bar()) bar.emplace("tensor", std::ssize(model->weights));
   std::int64_t parameters = 0, done = 0;
-  for (const auto& weight : weights) {
-    values.resize(static_cast<std::size_t>(weight.source.entry->bytes));
-    weight.source.read(0, values);
-    writer.write("/parameters/" + weight.name, weight.dtype, Shard::whole(weight.shape),
-                 ConstTensorView(values.data(), weight.dtype, weight.shape));
+  for (const auto& weight : model->weights) {
+    copy_tensor(weight, writer);
     parameters += weight.shape.numel();
     if (bar) bar->update(++done);
   }
   writer.commit();
   bar.reset();
   fmt::print(stderr, "imported {} tensors, {} parameters, {} tokenizer files to {}\n",
-             weights.size(), parameters, header.tokenizer.size(), options.out);
+             model->weights.size(), parameters, header.tokenizer.size(), options.out);
 }
 
 }  // namespace
@@ -98,7 +98,8 @@ void add_import_command(Commands& commands) {
       .footer(
           "Each tensor keeps its type (f32, f64, bf16, f16). Tokenizer files found beside the "
           "weights travel\nalong. A file of the name --out is replaced once the new one is "
-          "whole.");
+          "whole. Tensors pass through\nin blocks, so a model of any size needs a few MiB of "
+          "memory. A training run can also read the\ndirectory itself: model { hf: \"DIR\" }.");
 }
 
 }  // namespace coppice

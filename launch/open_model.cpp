@@ -4,9 +4,23 @@
 
 #include <cstdio>
 
+#include "parallel/exchange.hpp"
 #include "rl/training_state.hpp"
 
 namespace coppice {
+
+const std::filesystem::path& ModelFile::path() const {
+  return hf() != nullptr ? hf()->directory : checkpoint()->path();
+}
+
+const std::vector<AttachedFile>& ModelFile::tokenizer() const {
+  return hf() != nullptr ? hf()->tokenizer : checkpoint()->header().tokenizer;
+}
+
+ModelFile open_model(HfModel hf) {
+  ModelConfig config = hf.config;
+  return {std::move(hf), std::move(config)};
+}
 
 ModelFile open_model(CheckpointReader reader, const Job& job) {
   if (job.is_first())
@@ -25,13 +39,14 @@ std::unique_ptr<PolicyModel> allocate_model(const ModelFile& file, Session& sess
 std::unique_ptr<PolicyModel> load_model(const ModelFile& file, Session& session, DType compute,
                                         WithGradients gradients) {
   auto model = allocate_model(file, session, compute, gradients);
-  const auto parameters = model->parameters();
-  // `file` is each rank's own; together they compare checksums once, not each all of them.
+  const auto tensors = parameter_tensors(model->parameters());
   Communicator& world = session.grid().world();
-  if (world.size() == 1)
-    file.reader.read(parameter_tensors(parameters));
-  else
-    CheckpointReader(file.reader.path(), world).read(parameter_tensors(parameters));
+  if (const HfModel* hf = file.hf())
+    succeed_together(world, [&] { read_hf_weights(hf->weights, tensors); });
+  else if (world.size() == 1)
+    file.checkpoint()->read(tensors);
+  else  // `file` is each rank's own; together they compare checksums once, not each all of them.
+    CheckpointReader(file.path(), world).read(tensors);
   return model;
 }
 

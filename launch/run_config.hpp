@@ -15,7 +15,8 @@
 namespace coppice {
 
 struct RunConfig {
-  std::string model_checkpoint;
+  std::string model_checkpoint;  ///< or
+  std::string model_hf;          ///< a Hugging Face directory: one of them is given
   std::string rollouts;
   std::int64_t epochs = 1;
   bool shuffle = true;

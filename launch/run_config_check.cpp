@@ -44,7 +44,8 @@ class Checker {
   void required(const std::string& path, bool empty) {
     if (!empty) return;
     if (!text_.given(path))
-      problem(path, "missing. Set it in the file or with --set {}=...", path);
+      problem(path, "missing. Set it{} in the file or with --set {}=...",
+              path == "model.checkpoint" ? " (or model.hf)" : "", path);
     else if (config_has_text(path))
       problem(path, "empty. Give it a value.");
   }
@@ -58,7 +59,8 @@ class Checker {
     std::error_code error;
     if (name.empty()) return;
     if (fs::is_directory(name, error))
-      problem(path, "\"{}\" is not a file. Give the path of a file.", name);
+      problem(path, "\"{}\" is not a file. Give the path of a file{}.", name,
+              path == "model.checkpoint" ? ", or a Hugging Face directory in model.hf" : "");
     else if (!fs::exists(name, error))
       problem(path, "the file \"{}\" does not exist (paths are relative to the current directory).",
               name);
@@ -92,16 +94,38 @@ class Checker {
     }
   }
 
+  // One of model.checkpoint and model.hf; a field given as "" is as if it were not there, so that
+  // --set can turn from one to the other.
+  void check_model() {
+    const std::string& checkpoint = config_.model().checkpoint();
+    const std::string& hf = config_.model().hf();
+    const bool hf_was_refused = text_.given("model.hf") && !config_.model().has_hf();
+    std::error_code error;
+    if (!checkpoint.empty() && !hf.empty())
+      problem("model.hf",
+              "\"{}\", but model.checkpoint is \"{}\" (a run begins with one model). Remove one "
+              "of them.",
+              hf, checkpoint);
+    if (!checkpoint.empty() || (hf.empty() && !hf_was_refused))
+      file("model.checkpoint", checkpoint);
+    if (hf.empty()) return;
+    if (!fs::exists(hf, error))
+      problem("model.hf",
+              "the directory \"{}\" does not exist (paths are relative to the current directory).",
+              hf);
+    else if (!fs::is_directory(hf, error))
+      problem("model.hf",
+              "\"{}\" is not a directory. Give a Hugging Face directory, or name an HDF5 model in "
+              "model.checkpoint.",
+              hf);
+  }
+
   void check_files() {
-    file("model.checkpoint", config_.model().checkpoint());
+    check_model();
     if (text_.given("model.reference"))
       problem("model.reference",
               "reference models come later. Put ref_logprobs into the rollouts with coppice score "
               "--fill ref_logprobs.");
-    if (text_.given("model.hf"))
-      problem("model.hf",
-              "comes later. Make an HDF5 model with coppice import and name it in "
-              "model.checkpoint.");
     file("data.rollouts", config_.data().rollouts());
     if (!text_.given("data.groups_per_step"))
       problem("data.groups_per_step", "missing. Set it in the file or with --set.");

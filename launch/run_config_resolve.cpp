@@ -157,6 +157,7 @@ void resolve_run_config(config::RunConfig& config, RunConfigUse use, const JobSi
 RunConfig plain_values(const config::RunConfig& config) {
   RunConfig plain;
   plain.model_checkpoint = config.model().checkpoint();
+  plain.model_hf = config.model().hf();
   plain.rollouts = config.data().rollouts();
   plain.epochs = config.data().epochs();
   plain.shuffle = config.data().shuffle();

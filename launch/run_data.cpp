@@ -9,8 +9,12 @@ RunData open_run_data(const RunConfig& config, const Job& job,
   Problems problems;
   std::optional<ModelFile> file;
   try {
-    file.emplace(
-        open_model(resumed ? std::move(*resumed) : CheckpointReader(config.model_checkpoint), job));
+    if (resumed)
+      file.emplace(open_model(std::move(*resumed), job));
+    else if (!config.model_hf.empty())
+      file.emplace(open_model(open_hf_model(config.model_hf)));
+    else
+      file.emplace(open_model(CheckpointReader(config.model_checkpoint), job));
     problems.add_all(tensor_problems(file->config, config.grid.tensor, config.tensor_place));
   } catch (const InputError& error) {
     problems.add_all(error.problems());

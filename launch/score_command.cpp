@@ -82,7 +82,7 @@ void score(const Options& options, Job& job) {
   job.set_patience(config.watchdog_seconds);
   job.agree({fingerprint_of_text("what coppice score was told", given(options, config)),
              fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),
-             fingerprint_of_model("the model file " + options.checkpoint, file.reader)});
+             fingerprint_of_model("the model file " + options.checkpoint, *file.checkpoint())});
 
   Session session(job, config, file.config);
   const auto model = load_model(file, session, config.precision, WithGradients::kNo);

@@ -87,16 +87,23 @@ Input read_input(const RunConfig& config, Job& job, Communicator& world) {
   auto checkpoint = checkpoint_to_resume(config, world);
   const bool resumed = checkpoint.has_value();
   Input input{resumed, open_run_data(config, job, std::move(checkpoint))};
-  const CheckpointReader& reader = input.data.model.reader;
-  const std::string origin = reader.path().string();
+  const ModelFile& model = input.data.model;
+  const std::string origin = model.path().string();
   if (resumed) {
-    const auto changes =
-        changes_that_forbid_resume(reader.header().run_config_textproto, config.text(), origin);
+    const auto changes = changes_that_forbid_resume(
+        model.checkpoint()->header().run_config_textproto, config.text(), origin);
     if (!changes.empty()) throw ConfigError(changes);
   }
-  job.agree(
-      {fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts),
-       fingerprint_of_model((resumed ? "the checkpoint " : "the model file ") + origin, reader)});
+  const auto rollouts =
+      fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts);
+  if (const HfModel* hf = model.hf()) {
+    job.agree({rollouts, fingerprint_of_hf("the model directory " + origin, *hf)});
+    job.agree({fingerprint_of_hf_values("what the weights are in " + origin, *hf, world)});
+  } else {
+    job.agree(
+        {rollouts, fingerprint_of_model((resumed ? "the checkpoint " : "the model file ") + origin,
+                                        *model.checkpoint())});
+  }
   return input;
 }
 
@@ -127,7 +134,7 @@ void train(const Options& options, Job& job) {
   const auto world = job.world(config.watchdog_seconds);
   Input input = read_input(config, job, *world);
   const ModelFile& file = input.data.model;
-  trainer_config.tokenizer = file.reader.header().tokenizer;
+  trainer_config.tokenizer = file.tokenizer();
 
   Session session(job, config, file.config);
   std::unique_ptr<PolicyModel> model;
@@ -142,7 +149,7 @@ void train(const Options& options, Job& job) {
                          if (progress) progress->update(metrics.step, summary(metrics));
                        },
                    .checkpoint_saved = {}});
-  if (input.resumed) trainer.restore(file.reader);
+  if (input.resumed) trainer.restore(*file.checkpoint());
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
     trainer.settle_metrics();
@@ -154,7 +161,7 @@ void train(const Options& options, Job& job) {
     return;
   }
   if (job.is_first()) {
-    if (input.resumed) fmt::print(stderr, "going on from {}\n", file.reader.path().string());
+    if (input.resumed) fmt::print(stderr, "going on from {}\n", file.path().string());
     fs::create_directories(run_dir);
     if (!lock) lock.emplace(run_dir);
     remove_leftovers(run_dir);

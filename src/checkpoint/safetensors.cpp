@@ -218,9 +218,10 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
       throw DataError({fmt::format("{}: is no regular file.", file)});
     }
-    const std::string header = read_header(descriptor_, path_, status.st_size);
+    file_bytes_ = status.st_size;
+    const std::string header = read_header(descriptor_, path_, file_bytes_);
     const auto data_begin = static_cast<std::int64_t>(8 + header.size());
-    const std::int64_t data_bytes = status.st_size - data_begin;
+    const std::int64_t data_bytes = file_bytes_ - data_begin;
     Problems problems;
     const auto json = parse_strict_json(header, fmt::format("{}: header", file), problems);
     if (json && !json->is_object()) problems.add("{}: the header is no JSON object.", file);
@@ -255,7 +256,17 @@ SafetensorsFile::~SafetensorsFile() {
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      file_bytes_(other.file_bytes_),
       entries_(std::move(other.entries_)) {}
+
+std::string SafetensorsFile::identity() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0)
+    throw IoError(fmt::format("{}: cannot be read: {}.", path_.string(),
+                              std::generic_category().message(errno)));
+  return fmt::format("{} {} {} {}.{}", status.st_dev, status.st_ino, status.st_size,
+                     status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::int64_t offset,
                            std::span<std::byte> target) const {

@@ -1,7 +1,7 @@
 #pragma once
-// The safetensors files of Hugging Face, read and written tensor by tensor. A header is believed
-// only after every bound in it has been checked against the file. Which tensors a model needs is
-// left to model_tensors.hpp.
+// The safetensors files of Hugging Face, read tensor by tensor. A header is believed only after
+// every bound in it has been checked against the file. Which tensors a model needs is left to
+// hf_weights; writing is in safetensors_writer.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/pending_file.hpp"
 #include "core/dtype.hpp"
 #include "core/shape.hpp"
 
@@ -47,6 +46,10 @@ class SafetensorsFile {
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  std::int64_t file_bytes() const { return file_bytes_; }
+  /// Tells the file from every other one of this machine, and from itself before it was written
+  /// anew.
+  std::string identity() const;
   /// By offset.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   /// Bytes of one tensor from `offset` in it, as stored (little-endian).
@@ -55,6 +58,7 @@ class SafetensorsFile {
  private:
   std::filesystem::path path_;
   int descriptor_ = -1;
+  std::int64_t file_bytes_ = 0;
   std::vector<SafetensorsEntry> entries_;
 };
 
@@ -74,39 +78,12 @@ class SafetensorsModel {
     }
   };
   const std::map<std::string, Source>& tensors() const { return tensors_; }
+  /// Those that hold them, by name.
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
 
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Source> tensors_;
-};
-
-struct SafetensorsSpec {
-  std::string name;
-  DType dtype;
-  Shape shape;
-};
-
-/// Writes one file, tensor by tensor in any order. (Several files of a chosen size with an index
-/// are for later: this class would then be one shard.)
-///
-/// Layout    header padded to 8 bytes; tensors by falling element size, then by name, so that each
-///           is aligned
-/// Errors    IoError; ContractError when a tensor is not written whole
-class SafetensorsWriter {
- public:
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsSpec> tensors);
-
-  /// Bytes of one tensor from `offset` in it.
-  void write(std::string_view name, std::int64_t offset, std::span<const std::byte> bytes);
-  /// Flushes and renames.
-  void commit();
-
- private:
-  struct Place {
-    std::int64_t begin, bytes, written;
-  };
-  PendingFile file_;
-  std::map<std::string, Place, std::less<>> places_;
 };
 
 }  // namespace coppice

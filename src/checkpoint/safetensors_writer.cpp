@@ -1,5 +1,7 @@
 // Writing one safetensors file: the header is known before the first tensor, so tensors may come in
 // any order.
+#include "checkpoint/safetensors_writer.hpp"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -2,6 +2,7 @@
 // are not each other's oracle. Seen red: no tiling check (holes and overlaps pass); `begin` left
 // relative to the data; header not padded.
 #include "checkpoint/safetensors.hpp"
+#include "checkpoint/safetensors_writer.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // import, export, init and inspect through the program itself. Safetensors files are taken apart
-// here by hand, so that a bit lost on the way in and found again on the way out would still be
+// by hand, so that a bit lost on the way in and found again on the way out would still be
 // seen. Seen red: bf16 read as f16; config.json re-printed although its dtype was right; lm_head
 // compared by name only; ties rounded away from zero.
 #include <gmock/gmock.h>
@@ -11,15 +11,19 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
+#include "support/raw_safetensors.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace coppice {
 namespace {
 
 namespace fs = std::filesystem;
+using test::raw_model;
+using test::RawModel;
 using test::read_file;
 using test::TemporaryDirectory;
 using test::write_file;
+using test::write_raw_model;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
@@ -40,46 +44,6 @@ Outcome run(const std::string& arguments, const std::string& before = "") {
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           read_file(directory / "out"), read_file(directory / "err")};
-}
-
-struct RawTensor {
-  std::string dtype, bytes;
-  Json shape;
-  friend bool operator==(const RawTensor&, const RawTensor&) = default;
-};
-using RawModel = std::map<std::string, RawTensor>;
-
-// All tensors of a directory's model*.safetensors.
-RawModel raw_model(const fs::path& directory) {
-  RawModel model;
-  for (const auto& file : fs::directory_iterator(directory)) {
-    const std::string name = file.path().filename().string();
-    if (!name.starts_with("model") || !name.ends_with(".safetensors")) continue;
-    const std::string bytes = read_file(file.path());
-    std::uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), 8);
-    const Json header = Json::parse(bytes.substr(8, length));
-    for (const auto& [key, value] : header.items()) {
-      if (key == "__metadata__") continue;
-      const std::size_t begin = value["data_offsets"][0], end = value["data_offsets"][1];
-      model[key] = {value["dtype"], bytes.substr(8 + length + begin, end - begin), value["shape"]};
-    }
-  }
-  return model;
-}
-
-void write_model(const fs::path& directory, const RawModel& model) {
-  Json header;
-  std::string data;
-  for (const auto& [name, tensor] : model) {
-    header[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}};
-    header[name]["data_offsets"] = {data.size(), data.size() + tensor.bytes.size()};
-    data += tensor.bytes;
-  }
-  const std::string text = header.dump();
-  const std::uint64_t length = text.size();
-  write_file(directory / "model.safetensors",
-             std::string(reinterpret_cast<const char*>(&length), 8) + text + data);
 }
 
 Outcome import(const fs::path& from, const fs::path& to) {
@@ -142,7 +106,7 @@ TEST(Export, RoundsToNearestEvenAndTheConfigFollows) {
   auto& norm = model.at("model.norm.weight").bytes;
   ASSERT_GE(norm.size(), sizeof(numbers));
   std::memcpy(norm.data(), numbers, sizeof(numbers));
-  write_model(directory / "in", model);
+  write_raw_model(directory / "in", model);
   ASSERT_EQ(import(directory / "in", directory / "m.h5").status, 0);
   ASSERT_EQ(export_to(directory / "m.h5", directory / "bf16", "--dtype bf16").status, 0);
   ASSERT_EQ(export_to(directory / "m.h5", directory / "f16", "--dtype f16").status, 0);
@@ -169,7 +133,7 @@ TEST(Export, SaysWhereATypeMakesWeightsInfinite) {
   RawModel model = raw_model(directory / "in");
   const float numbers[] = {65519.0f, -65520.0f};
   std::memcpy(model.at("model.norm.weight").bytes.data(), numbers, sizeof(numbers));
-  write_model(directory / "in", model);
+  write_raw_model(directory / "in", model);
   ASSERT_EQ(import(directory / "in", directory / "m.h5").status, 0);
   const auto narrow = export_to(directory / "m.h5", directory / "f16", "--dtype f16");
   EXPECT_EQ(narrow.status, 0);
@@ -281,7 +245,7 @@ TEST(Import, ReportsEveryProblemAndWritesNothing) {
   model["model.layers.0.input_layernorm.weight"] = {"F32", "1234", {1}};
   auto& head = model.at("lm_head.weight");
   head.dtype = "I32";
-  write_model(directory / "in", model);
+  write_raw_model(directory / "in", model);
   const auto outcome = import(directory / "in", directory / "m.h5");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("\"model.norm.weight\" is missing"));
@@ -324,13 +288,13 @@ TEST(Import, PassesOverAHeadThatIsTheEmbeddingAndRefusesAnother) {
   RawModel model = raw_model(directory / "in");
   model["lm_head.weight"] = model.at("model.embed_tokens.weight");
   model["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", "12345678", {2}};
-  write_model(directory / "in", model);
+  write_raw_model(directory / "in", model);
   ASSERT_EQ(import(directory / "in", directory / "m.h5").status, 0);
   ASSERT_EQ(export_to(directory / "m.h5", directory / "out").status, 0);
   EXPECT_EQ(raw_model(directory / "out"), raw_model(kGolden / "llama_tied"));
 
   model["lm_head.weight"].bytes.back() ^= 1;
-  write_model(directory / "in", model);
+  write_raw_model(directory / "in", model);
   const auto outcome = import(directory / "in", directory / "other.h5");
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("tie_word_embeddings is true"));

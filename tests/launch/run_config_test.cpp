@@ -223,12 +223,29 @@ TEST_F(RunConfigFile, RefusesWhatDoesNotGoTogether) {
 }
 
 TEST_F(RunConfigFile, RefusesWhatComesLater) {
-  EXPECT_THAT(problems(good("model { reference: \"m.h5\" hf: \"dir\" }\n"
+  EXPECT_THAT(problems(good("model { reference: \"m.h5\" }\n"
                             "numerics { precision: BF16 }\ndevice: CUDA\n")),
               ElementsAre(HasSubstr("numerics.precision: BF16 runs on CUDA devices only"),
                           HasSubstr("device: CUDA is not in this build"),
-                          HasSubstr("model.reference: reference models come later."),
-                          HasSubstr("model.hf: comes later.")));
+                          HasSubstr("model.reference: reference models come later.")));
+}
+
+TEST_F(RunConfigFile, TakesOneModelFileOrOneDirectory) {
+  std::filesystem::create_directory(dir_ / "hf");
+  const std::string hf = (dir_ / "hf").string();
+  EXPECT_EQ(load(good(), {"model.checkpoint=\"\"", "model.hf=\"" + hf + "\""}).model_hf, hf);
+  EXPECT_EQ(load(good()).model_hf, "");
+  EXPECT_THAT(problems(good(), {"model.hf=\"" + hf + "\""}),
+              ElementsAre(HasSubstr("but model.checkpoint is")));
+  EXPECT_THAT(problems(good(), {"model.checkpoint=\"\""}),
+              ElementsAre(HasSubstr("model.checkpoint=\"\": empty")));
+  EXPECT_THAT(problems(good(), {"model.checkpoint=\"\"", "model.hf=\"" + hf + "x\""}),
+              ElementsAre(HasSubstr("hfx\" does not exist")));
+  EXPECT_THAT(problems(good(), {"model.checkpoint=\"" + hf + "\""}),
+              ElementsAre(HasSubstr("or a Hugging Face directory in model.hf")));
+  EXPECT_THAT(problems(good(), {"model.checkpoint=\"\"",
+                                "model.hf=\"" + (dir_ / "r.jsonl").string() + "\""}),
+              ElementsAre(HasSubstr("is not a directory")));
 }
 
 TEST_F(RunConfigFile, TakesGridsThatFillTheRanksAndGivesDataWhatIsLeft) {
