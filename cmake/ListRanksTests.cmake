@@ -1,4 +1,5 @@
-# Writes a CTest file with one entry per case of PROGRAM and number of RANKS.
+# Writes a CTest file with one entry per case of PROGRAM and number of RANKS. Unbound, because mpirun
+# binds the ranks of every job to the same first cores.
 execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE listing
                 COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE "\n" ";" lines "${listing}")
@@ -11,11 +12,15 @@ foreach(line IN LISTS lines)
   elseif(line MATCHES "^  (.+)$")
     set(case "${suite}${CMAKE_MATCH_1}")
     foreach(n IN LISTS ranks)
+      set(processors 2)
+      if(n EQUAL 1)
+        set(processors 1)
+      endif()
       string(APPEND text
         "add_test([=[${case}/${n}Ranks]=] [=[${MPIEXEC}]=] --allow-run-as-root --oversubscribe "
-        "-np ${n} [=[${PROGRAM}]=] [=[--gtest_filter=${case}]=])\n"
+        "--bind-to none -np ${n} [=[${PROGRAM}]=] [=[--gtest_filter=${case}]=])\n"
         "set_tests_properties([=[${case}/${n}Ranks]=] PROPERTIES LABELS ranks TIMEOUT ${TIMEOUT} "
-        "PROCESSORS 2 ENVIRONMENT OMPI_MCA_pml=ob1)\n")
+        "PROCESSORS ${processors} ENVIRONMENT OMPI_MCA_pml=ob1)\n")
     endforeach()
   endif()
 endforeach()
