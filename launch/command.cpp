@@ -167,6 +167,7 @@ template Command& Command::choice(const std::string&, std::optional<std::string>
 Command& Commands::add(const std::string& name, const std::string& description, Work work) {
   CLI::App* app = app_->add_subcommand(name, description);
   app->allow_extras();
+  work.name = name;
   auto& entry = entries_[name];
   entry = std::make_unique<Entry>(Entry{Command(*app, problems_), std::move(work)});
   return entry->command;

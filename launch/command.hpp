@@ -59,7 +59,8 @@ enum class RunsOn {
 
 /// What the program does with a command line it has accepted.
 struct Work {
-  std::function<void(Job&)> body;  ///< reports failure by throwing
+  std::string name = {};  ///< the subcommand's; Commands::add sets it
+  std::function<void(Job&)> body = {};  ///< reports failure by throwing
   RunsOn ranks = RunsOn::kFirstRank;
   OnSignal on_signal = OnSignal::kEnd;
 };

@@ -65,7 +65,7 @@ Fingerprint fingerprint_of_model(std::string what, const CheckpointReader& reade
                         fmt::join(tensor.shape.extents(), ", "), tensor.checksum.value_or(0));
     checksums = checksums && tensor.checksum.has_value();
   }
-  if (!checksums) text += fmt::format("{} bytes", std::filesystem::file_size(reader.path()));
+  if (!checksums) text += fmt::format("{:x}", fingerprint_of_file("", reader.path()).hash);
   return fingerprint_of_text(std::move(what), text);
 }
 

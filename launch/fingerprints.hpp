@@ -19,7 +19,7 @@ Fingerprint fingerprint_of_text(std::string what, std::string_view text);
 Fingerprint fingerprint_of_file(std::string what, const std::filesystem::path& path);
 
 /// Of a model or checkpoint: its header, and each dataset's name, shape, type and checksum; without
-/// checksums the file's size. Reads no values.
+/// checksums the file's bytes. Else reads no values.
 Fingerprint fingerprint_of_model(std::string what, const CheckpointReader& reader);
 
 /// Of a Hugging Face directory: config.json, the files that travel along, the size of each file of

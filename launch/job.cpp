@@ -77,16 +77,23 @@ WatchdogConfig Job::watchdog(double seconds) const {
               }};
 }
 
-void Job::agree(const std::vector<Fingerprint>& mine) {
+void Job::agree_on_command(const Fingerprint& mine) {
+  constexpr double kStart = 600;  // ranks come here at once; the config's patience is not read yet
+  agree({mine}, kStart);
+}
+
+void Job::agree(const std::vector<Fingerprint>& mine) { agree(mine, patience_); }
+
+void Job::agree(const std::vector<Fingerprint>& mine, std::optional<double> patience) {
   Word word;
   word.host = mpi_.host();
   for (const auto& print : mine) word.hashes.push_back(print.hash);
-  const auto texts = mpi_.gather(text_of(word), patience_);
+  const auto texts = mpi_.gather(text_of(word), patience);
   if (!texts)
     throw CommError(fmt::format(
         "not all ranks have read their input within {:.0f} s: {}. Look at what those ranks do, or "
         "raise limits.watchdog_seconds.",
-        *patience_, mpi_.whereabouts()));
+        *patience, mpi_.whereabouts()));
   const auto words = words_of(*texts);
   if (std::any_of(words.begin(), words.end(), [](const Word& other) { return other.ends; }))
     throw PeerFailed{};

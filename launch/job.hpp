@@ -66,12 +66,15 @@ class Job {
   /// Errors    DataError on all ranks, naming ranks, hosts and what differs; PeerFailed where
   ///           another rank has failed instead of coming here
   void agree(const std::vector<Fingerprint>& mine);
+  /// The same for what ranks were told to do, before they do any of it.
+  void agree_on_command(const Fingerprint& mine);
 
   /// Ends this rank's part in the job. Returns the exit status of all ranks once all have come
   /// here; else reports this rank's problems and ends the job.
   int end(Ending ending);
 
  private:
+  void agree(const std::vector<Fingerprint>& mine, std::optional<double> patience);
   void report(const std::vector<std::string>& problems) const;
   [[noreturn]] void end_all(const Ending& ending);
 

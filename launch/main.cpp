@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "launch/command.hpp"
 #include "launch/commands.hpp"
+#include "launch/fingerprints.hpp"
 #include "launch/host.hpp"
 #include "launch/job.hpp"
 #include "launch/one_line.hpp"
@@ -39,6 +40,16 @@ Ending ending_of(const F& work) {
   }
 }
 
+// Ranks that were told to do different things would wait for each other, or pass over what some
+// were told. Where one rank works for all, what the others were told goes unread, so the whole
+// command line counts; else the commands compare what they read.
+Fingerprint told(const Work& work, int argc, char** argv) {
+  std::string text = work.name;
+  if (work.ranks == RunsOn::kFirstRank)
+    for (int i = 1; i < argc; ++i) text += fmt::format("\n{}", argv[i]);
+  return fingerprint_of_text("the command line", text);
+}
+
 void run(const Work& work, Job& job) {
   if (work.ranks == RunsOn::kFirstRank && !job.is_first()) return;
   work.body(job);
@@ -65,12 +76,16 @@ int main(int argc, char** argv) {
   Ending ending;
   try {
     ending = ending_of([&] { work = commands.parse(argc, argv); });
-  } catch (const CLI::Success& success) {
-    return app.exit(success);  // prints help or version
+  } catch (const CLI::Success& success) {  // help or version, which exit() prints
+    work.body = [&app, success](Job&) { app.exit(success); };
   }
   try {
     Job job(work.on_signal);
-    if (ending.status == 0) ending = ending_of([&] { run(work, job); });
+    if (ending.status == 0)
+      ending = ending_of([&] {
+        job.agree_on_command(told(work, argc, argv));
+        run(work, job);
+      });
     return job.end(ending);
   } catch (const CommError& error) {  // MPI itself cannot be started or does not answer
     fmt::print(stderr, "coppice: error [{}]: {}\n", host_name(), one_line(error.what()));

@@ -51,23 +51,24 @@ Json json_of(const std::vector<RankWork>& ranks) {
 }
 
 Json json_of(const PlannedStep& step) {
-  return {{"step", step.step},
-          {"groups", step.groups},
-          {"responses", step.responses},
-          {"loss_tokens", step.loss_tokens},
-          {"microbatches", step.microbatches},
-          {"rows", step.work.rows},
-          {"logical_rows", step.logical_rows},
-          {"alignment_rows", step.alignment_rows},
-          {"visible_pairs", step.work.visible_pairs},
-          {"edge_rows", step.work.edge_rows},
-          {"executed_flops", step.executed_flops},
-          {"fallbacks", step.fallbacks},
-          {"sharing", step.sharing},
-          {"imbalance", step.imbalance},
-          {"ranks", json_of(step.ranks)},
-          {"communication", json_of(step.traffic)},
-          {"communication_bytes", step.traffic.bytes()}};
+  Json json = {{"step", step.step},
+               {"groups", step.groups},
+               {"responses", step.responses},
+               {"loss_tokens", step.loss_tokens},
+               {"microbatches", step.microbatches},
+               {"rows", step.work.rows},
+               {"logical_rows", step.logical_rows},
+               {"alignment_rows", step.alignment_rows},
+               {"visible_pairs", step.work.visible_pairs},
+               {"edge_rows", step.work.edge_rows},
+               {"executed_flops", step.executed_flops},
+               {"fallbacks", step.fallbacks},
+               {"imbalance", step.imbalance},
+               {"ranks", json_of(step.ranks)},
+               {"communication", json_of(step.traffic)},
+               {"communication_bytes", step.traffic.bytes()}};
+  if (!step.sharing.empty()) json["sharing"] = step.sharing;  // none where no row runs
+  return json;
 }
 
 Json json_of(const RunConfig& config, const RunData& data, const RunPlan& plan) {

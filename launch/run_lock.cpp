@@ -24,6 +24,8 @@ RunLock::RunLock(const std::filesystem::path& run_dir)
   throw IoError(fmt::format("{} cannot be locked: {}.", run_dir.string(), std::strerror(error)));
 }
 
-RunLock::~RunLock() { close(directory_); }
+RunLock::~RunLock() {
+  if (directory_ >= 0) close(directory_);
+}
 
 }  // namespace coppice

@@ -1,6 +1,7 @@
 #pragma once
 // One run in a run directory at a time: two would overwrite each other's metrics and checkpoints.
 #include <filesystem>
+#include <utility>
 
 namespace coppice {
 
@@ -12,6 +13,11 @@ class RunLock {
   /// The directory exists.
   explicit RunLock(const std::filesystem::path& run_dir);
   ~RunLock();
+  RunLock(RunLock&& other) noexcept : directory_(std::exchange(other.directory_, -1)) {}
+  RunLock& operator=(RunLock&& other) noexcept {
+    std::swap(directory_, other.directory_);
+    return *this;
+  }
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 

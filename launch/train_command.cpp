@@ -5,12 +5,11 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_directory.hpp"
-#include "checkpoint/pending_file.hpp"
 #include "core/error.hpp"
 #include "launch/fingerprints.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_data.hpp"
-#include "launch/run_lock.hpp"
+#include "launch/run_directory.hpp"
 #include "launch/session.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/trainer.hpp"
@@ -160,12 +159,10 @@ void train(const Options& options, Job& job) {
                                                        : " The rollouts have no more.");
     return;
   }
+  lock = open_run_directory(run_dir, config.text(), std::move(lock), *world, job.mpi().host(),
+                            patience_for_run_directory(config.watchdog_seconds));
   if (job.is_first()) {
     if (input.resumed) fmt::print(stderr, "going on from {}\n", file.path().string());
-    fs::create_directories(run_dir);
-    if (!lock) lock.emplace(run_dir);
-    remove_leftovers(run_dir);
-    write_file_atomically(run_dir / "config.textproto", config.text());
     progress.emplace("step", steps, trainer.steps());
   }
   const RunEnd end = trainer.run([&] { return job.stop_requested(); });

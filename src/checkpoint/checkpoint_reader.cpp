@@ -1,7 +1,14 @@
 // Opening a checkpoint: format, kind, header, and the list of its datasets with their checksums.
 // Values are read in checkpoint_values.cpp.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
 #include <map>
+#include <system_error>
 
 #include "checkpoint/checkpoint_reader_state.hpp"
 #include "checkpoint/child_probe.hpp"
@@ -150,6 +157,33 @@ std::string listing_of(const CheckpointFile& state) {
                      element_checksum(bytes, 1, 0, std::ssize(text)));
 }
 
+// The file itself, whatever its name: the same text where two ranks have the same file before them.
+std::string identity_of(const std::filesystem::path& path) {
+  std::string boot;  // tells hosts apart that have one name
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0)
+    throw IoError(fmt::format("{}: {}.", path.string(), std::generic_category().message(errno)));
+  return fmt::format("{} {} {} {}", boot, host.data(), status.st_dev, status.st_ino);
+}
+
+CheckpointFile::Copy copy_of(const std::vector<std::string>& identities, int rank) {
+  CheckpointFile::Copy copy{.sharer = 0, .sharers = 0, .copy = 0, .copies = 0};
+  const std::string& mine = identities[static_cast<std::size_t>(rank)];
+  std::map<std::string_view, int> numbers;
+  for (std::size_t i = 0; i < identities.size(); ++i) {
+    numbers.emplace(identities[i], std::ssize(numbers));
+    if (identities[i] != mine) continue;
+    if (static_cast<int>(i) < rank) ++copy.sharer;
+    ++copy.sharers;
+  }
+  copy.copy = numbers.at(mine);
+  copy.copies = static_cast<int>(numbers.size());
+  return copy;
+}
+
 }  // namespace
 
 void CheckpointFile::check_bytes(const std::string& dataset, const std::string& bytes,
@@ -190,6 +224,9 @@ CheckpointReader::CheckpointReader(std::filesystem::path path, Communicator& wor
                        "ranks must read one file.",
                        path.string(), rank)});
   }
+  std::string identity;
+  succeed_together(world, [&] { identity = identity_of(path); });
+  state_->shared = copy_of(all_gather_texts(world, identity), world.rank());
 }
 
 void CheckpointReader::probe(const std::filesystem::path& path) {

@@ -20,6 +20,12 @@ struct CheckpointFile {
   std::vector<std::string> notices = {};
   bool verified = false;
   Communicator* world = nullptr;  ///< where several ranks read the file together
+  /// Ranks may hold copies of their own under one name, each to be compared with its checksums:
+  /// this rank's place among those that see the very same file, and which of the files it is.
+  struct Copy {
+    int sharer = 0, sharers = 1;
+    int copy = 0, copies = 1;
+  } shared = {};
 
   /// Adds a problem unless `bytes` has the checksum of `dataset` (or the file has none at all).
   void check_bytes(const std::string& dataset, const std::string& bytes, Problems& problems) const;

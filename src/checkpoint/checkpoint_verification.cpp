@@ -1,5 +1,6 @@
-// Comparing a checkpoint's values with their checksums. Several ranks that read a file together
-// each read a part of it once, and add up the sums.
+// Comparing a checkpoint's values with their checksums. Of the ranks that read a file together,
+// those that see the very same file each read a part of it once, and add up the sums; a rank with a
+// copy of its own reads all of that, since damage to it would reach nobody else's sums.
 #include <algorithm>
 #include <numeric>
 
@@ -48,8 +49,10 @@ std::uint64_t sum_of_blocks(const Hdf5File& file, const StoredTensor& tensor, By
 }
 
 std::string no_checksum(const CheckpointFile& state, const StoredTensor& tensor) {
-  return fmt::format("{}: {} does not have its checksum (the file is damaged).",
-                     state.path.string(), tensor.dataset);
+  const bool copies = state.shared.copies > 1;
+  return fmt::format("{}: {} does not have its checksum (the file{} is damaged).",
+                     state.path.string(), tensor.dataset,
+                     copies ? fmt::format(" that rank {} sees", state.world->rank()) : "");
 }
 
 }  // namespace
@@ -65,8 +68,11 @@ void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems
 
 void CheckpointFile::check_all(std::span<const StoredTensor* const> list,
                                Problems& problems) const {
-  // Behind the sums: how many ranks could not read their part of a tensor.
-  std::vector<std::uint64_t> sums(2 * list.size());
+  // For each copy: the sums, and behind them how many ranks could not read their part of a tensor.
+  const std::size_t width = 2 * list.size();
+  std::vector<std::uint64_t> all_sums(width * static_cast<std::size_t>(shared.copies));
+  const auto sums =
+      std::span(all_sums).subspan(width * static_cast<std::size_t>(shared.copy), width);
   Problems mine;
   const auto attempt = [&](std::size_t i, const auto& body) {
     try {
@@ -84,8 +90,7 @@ void CheckpointFile::check_all(std::span<const StoredTensor* const> list,
     });
   }
   const auto total = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  const int ranks = world == nullptr ? 1 : world->size();
-  const ByteRange part = part_of(total, world == nullptr ? 0 : world->rank(), ranks);
+  const ByteRange part = part_of(total, shared.sharer, shared.sharers);
   std::int64_t before = 0;
   for (std::size_t i = 0; i < list.size(); before += bytes[i++]) {
     if (bytes[i] == 0) continue;
@@ -93,8 +98,9 @@ void CheckpointFile::check_all(std::span<const StoredTensor* const> list,
       sums[i] = sum_of_blocks(file, *list[i], {part.begin - before, part.end - before});
     });
   }
-  if (world != nullptr) sum_modulo_2_64(*world, sums);
+  if (world != nullptr) sum_modulo_2_64(*world, all_sums);
   for (std::size_t i = 0; i < list.size(); ++i) {
+    if (shared.sharer != 0) continue;  // one tells it for all
     const bool was_read = sums[list.size() + i] == 0;
     if (was_read && list[i]->checksum && sums[i] != *list[i]->checksum)
       mine.add("{}", no_checksum(*this, *list[i]));

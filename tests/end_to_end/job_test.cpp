@@ -55,6 +55,9 @@ TEST_F(JobOfRanks, CommandsOfOneRankWorkOnSeveral) {
   EXPECT_EQ(all({"init", "--hf-config", config, "--seed", "7", "--out", "again.h5"}),
             coppice({"init", "--hf-config", config, "--seed", "7", "--out", "again.h5"}).err);
   EXPECT_TRUE(checkpoint_values(dir_ / "again.h5") == checkpoint_values(dir_ / "model.h5"));
+  EXPECT_EQ(all({"--help"}), coppice({"--help"}).out);
+  EXPECT_EQ(all({"train", "--help"}), coppice({"train", "--help"}).out);
+  EXPECT_EQ(all({"--version"}), coppice({"--version"}).out);
   EXPECT_EQ(all({"inspect", "model.h5"}), coppice({"inspect", "model.h5"}).out);
   EXPECT_EQ(all({"plan", "--config", "run.textproto", "--set", "threads_per_rank=1"}),
             coppice({"plan", "--config", "run.textproto", "--set", "threads_per_rank=1"}).out);

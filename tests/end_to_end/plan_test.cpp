@@ -35,6 +35,18 @@ TEST_F(Plan, TellsTheVeryFiguresThatTheRunThenCounts) {
   }
 }
 
+// As in the metrics: a figure that does not apply is absent.
+TEST_F(Plan, NamesNoSharingForAStepThatRunsNoRow) {
+  write_file(dir_ / "rollouts.jsonl",
+             R"({"group": "g", "prompt_ids": [1], "responses": [{"ids": [], "reward": 1}]})"
+             "\n");
+  const auto planned = plan({"data.groups_per_step=1"});
+  ASSERT_EQ(train({"data.groups_per_step=1"}).status, 0);
+  EXPECT_EQ(planned["steps"][0]["rows"], 0);
+  EXPECT_FALSE(planned["steps"][0].contains("sharing"));
+  EXPECT_FALSE(metrics("run")[0].contains("sharing"));
+}
+
 TEST_F(Plan, PredictsTheSpeedUpAsTheRatioOfWork) {
   const auto grouped = plan({}), repeated = plan({"batching.sharing=REPEATED"});
   EXPECT_GT(grouped["predicted_speedup"], 1.0);
