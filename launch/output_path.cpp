@@ -1,6 +1,10 @@
 #include "launch/output_path.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <system_error>
 
 namespace coppice {
@@ -8,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// False, with a problem, where there is no directory to write into.
+// False, with a problem, where there is no directory to write into, or none that can be written.
 bool has_parent(const fs::path& out, Problems& problems) {
   if (out.empty()) {
     problems.add("--out is empty. Give a name.");
@@ -17,7 +21,13 @@ bool has_parent(const fs::path& out, Problems& problems) {
   const fs::path name = out.has_filename() ? out : out.parent_path();
   const fs::path parent = name.has_parent_path() ? name.parent_path() : fs::path(".");
   std::error_code error;
-  if (fs::is_directory(parent, error)) return true;
+  if (fs::is_directory(parent, error)) {
+    // Told before the work whose result would have no place.
+    if (access(parent.c_str(), W_OK) == 0) return true;
+    problems.add("--out {}: the directory {} cannot be written: {}. Give a name in another one.",
+                 out.string(), parent.string(), std::strerror(errno));
+    return false;
+  }
   problems.add("--out {}: the directory {} does not exist. Make it first.", out.string(),
                parent.string());
   return false;

@@ -32,16 +32,24 @@ class NewDirectories {
   NewDirectories& operator=(const NewDirectories&) = delete;
 
   void make(const fs::path& directory) {
+    std::error_code unseen;
     std::vector<fs::path> missing;
     for (fs::path path = fs::absolute(directory).lexically_normal();
-         !fs::exists(path) && path.has_relative_path(); path = path.parent_path())
+         !fs::exists(path, unseen) && path.has_relative_path(); path = path.parent_path())
       if (path.has_filename()) missing.push_back(path);
-    for (auto path = missing.rbegin(); path != missing.rend(); ++path)
-      if (fs::create_directory(*path)) deepest_first_.insert(deepest_first_.begin(), *path);
+    for (auto path = missing.rbegin(); path != missing.rend(); ++path) make_one(*path);
   }
   void keep() { deepest_first_.clear(); }
 
  private:
+  void make_one(const fs::path& path) {
+    std::error_code error;
+    if (fs::create_directory(path, error)) deepest_first_.insert(deepest_first_.begin(), path);
+    if (error)
+      throw ConfigError({fmt::format("run_dir: {} cannot be made: {}. Give another run_dir.",
+                                     path.string(), error.message())});
+  }
+
   std::vector<fs::path> deepest_first_;
 };
 

@@ -1,5 +1,7 @@
 // Input that `train` and `plan` refuse: status 2, every problem in one go with its place, and
 // nothing written. Refusals of a config alone are in tests/launch, of rollouts alone in tests/rl.
+#include <unistd.h>
+
 #include "end_to_end/tiny_run.hpp"
 
 namespace coppice::test {
@@ -106,6 +108,30 @@ TEST_F(Refusal, OfARunDirectoryThatIsAFile) {
   EXPECT_THAT(refused({"run_dir=half"}),
               ElementsAre(HasSubstr("half/checkpoints is not a directory"),
                           HasSubstr("half/metrics.jsonl is not a file")));
+}
+
+// Before the work whose result would have no place.
+TEST_F(Refusal, OfAPlaceThatCannotBeWritten) {
+  namespace fs = std::filesystem;
+  fs::create_directories(dir_ / "closed");
+  fs::permissions(dir_ / "closed", fs::perms::owner_read | fs::perms::owner_exec);
+  const auto problems = [&](const std::vector<std::string>& arguments) {
+    Command command = program_on_ranks(0, arguments);
+    if (geteuid() == 0)  // whom modes do not hold back while it has its capabilities
+      command.words.insert(command.words.begin(),
+                           {"setpriv", "--inh-caps=-all", "--bounding-set=-all"});
+    const auto outcome = run_command(command, dir_.path().string());
+    EXPECT_EQ(outcome.status, 2) << outcome.out << outcome.err;
+    return outcome.problems();
+  };
+  EXPECT_THAT(problems({"score", "--checkpoint", "model.h5", "--rollouts", "rollouts.jsonl",
+                        "--out", "closed/scores"}),
+              ElementsAre(HasSubstr("the directory closed cannot be written: Permission denied")));
+  EXPECT_THAT(problems({"export", "--checkpoint", "model.h5", "--out", "closed/hf"}),
+              ElementsAre(HasSubstr("the directory closed cannot be written: Permission denied")));
+  EXPECT_THAT(problems(train_arguments({"run_dir=closed/run"})),
+              ElementsAre(HasSubstr("closed/run cannot be made: Permission denied")));
+  EXPECT_TRUE(fs::is_empty(dir_ / "closed"));
 }
 
 TEST_F(Refusal, OfPlanIsTheSame) {
