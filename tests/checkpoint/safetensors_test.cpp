@@ -2,12 +2,12 @@
 // are not each other's oracle. Seen red: no tiling check (holes and overlaps pass); `begin` left
 // relative to the data; header not padded.
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/safetensors_writer.hpp"
 
 #include <gmock/gmock.h>
 
 #include <cstring>
 
+#include "checkpoint/safetensors_writer.hpp"
 #include "core/error.hpp"
 #include "core/rng.hpp"
 #include "support/temporary_directory.hpp"
@@ -203,6 +203,29 @@ TEST(SafetensorsModel, ReportsEveryDisagreementOfIndexAndShards) {
                     HasSubstr("tensor \"c\" is missing"), HasSubstr("2.safetensors: tensor \"b\""),
                     HasSubstr("3.safetensors: cannot be opened"), HasSubstr("../secret"),
                     HasSubstr("\"f\" names 7")));
+  }
+}
+
+// Whichever shard the index names, a second copy could be another value. Seen red: the first one
+// taken.
+TEST(SafetensorsModel, RefusesATensorOfTwoShards) {
+  const TemporaryDirectory directory;
+  write_file(directory / "1.safetensors", laid_out(kA, "aa"));
+  write_file(directory / "2.safetensors", laid_out(kA, "bb"));
+  for (const char* named : {"1", "2"}) {
+    write_file(directory / "model.safetensors.index.json",
+               fmt::format(R"({{"weight_map":{{"a":"{}.safetensors","b":"1.safetensors",)"
+                           R"("c":"2.safetensors"}}}})",
+                           named));
+    try {
+      SafetensorsModel model(directory.path());
+      FAIL();
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.problems(),
+                  testing::UnorderedElementsAre(
+                      HasSubstr(fmt::format("tensor \"a\" belongs to {}.safetensors", named)),
+                      HasSubstr("tensor \"b\" is missing"), HasSubstr("tensor \"c\" is missing")));
+    }
   }
 }
 

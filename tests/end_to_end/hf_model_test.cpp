@@ -1,7 +1,7 @@
 // A run that begins with a Hugging Face directory, without an import: every grid reads it straight
 // into its shards, and all that follows has the bits of a run from the imported model.
-// Seen red: rank 1 reads the rows of rank 0; tokenizer files left out; the values of a directory
-// not in what ranks agree on; all ranks of a host taken for readers of the same files.
+// Seen red: the column offset of a rectangle left out; tokenizer files left out; the values of a
+// directory not in what ranks agree on; all ranks of a host taken for readers of the same files.
 #include "checkpoint/checkpoint.hpp"
 #include "end_to_end/grid_job.hpp"
 #include "end_to_end/tiny_run.hpp"

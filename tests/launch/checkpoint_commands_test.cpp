@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
+#include "launch/shell_program.hpp"
 #include "support/raw_safetensors.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -18,41 +19,19 @@ namespace coppice {
 namespace {
 
 namespace fs = std::filesystem;
+using test::export_to;
+using test::import;
+using test::kGolden;
 using test::raw_model;
 using test::RawModel;
 using test::read_file;
+using test::run;
 using test::TemporaryDirectory;
 using test::write_file;
 using test::write_raw_model;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
-
-const fs::path kGolden = fs::path(COPPICE_SOURCE_DIR) / "tests" / "golden";
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-// The program with `arguments` as a shell takes them; `before` is run first (ulimit).
-Outcome run(const std::string& arguments, const std::string& before = "") {
-  const TemporaryDirectory directory;
-  const std::string command =
-      fmt::format("{} '{}' {} >'{}' 2>'{}'", before, COPPICE_PROGRAM, arguments,
-                  (directory / "out").string(), (directory / "err").string());
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-          read_file(directory / "out"), read_file(directory / "err")};
-}
-
-Outcome import(const fs::path& from, const fs::path& to) {
-  return run(fmt::format("import --hf '{}' --out '{}'", from.string(), to.string()));
-}
-Outcome export_to(const fs::path& from, const fs::path& to, const std::string& more = "") {
-  return run(
-      fmt::format("export --checkpoint '{}' --out '{}' {}", from.string(), to.string(), more));
-}
 
 class ImportExport : public testing::TestWithParam<std::string> {};
 
@@ -140,46 +119,6 @@ TEST(Export, SaysWhereATypeMakesWeightsInfinite) {
   EXPECT_THAT(narrow.err, HasSubstr("model.norm.weight: 1 elements are beyond f16"));
   const auto wide = export_to(directory / "m.h5", directory / "bf16", "--dtype bf16");
   EXPECT_THAT(wide.err, testing::Not(HasSubstr("infinite")));
-}
-
-// A bf16 model, trained: its master weights are f32, and so is what is exported unless told.
-TEST(Export, TakesTheMasterWeightsOfACheckpoint) {
-  const TemporaryDirectory directory;
-  const fs::path source = kGolden / "qwen2_tied_bf16";
-  RawModel expected;
-  {
-    CheckpointHeader header;
-    header.kind = CheckpointKind::kCheckpoint;
-    header.model_config_json = read_file(source / "config.json");
-    header.run_config_textproto = "seed: 1\n";
-    header.trainer_json = "{}";
-    header.tokenizer = {{"tokenizer.json", "{}"}};
-    CheckpointWriter writer(directory / "c.h5", header);
-    for (const auto& [name, tensor] : raw_model(source)) {
-      std::string wide;  // each bf16 with two zero bytes below it
-      for (std::size_t i = 0; i < tensor.bytes.size(); i += 2) {
-        wide += std::string(2, '\0') + tensor.bytes.substr(i, 2);
-      }
-      std::vector<std::int64_t> extents = tensor.shape;
-      const Shape shape{std::span<const std::int64_t>(extents)};
-      const ConstTensorView view(reinterpret_cast<const std::byte*>(wide.data()), DType::kF32,
-                                 shape);
-      for (const char* group : {"/parameters/", "/optimizer/exp_avg/", "/optimizer/exp_avg_sq/"}) {
-        writer.write(group + name, DType::kF32, Shard::whole(shape), view);
-      }
-      expected[name] = {"F32", wide, tensor.shape};
-    }
-    writer.commit();
-  }
-  ASSERT_EQ(export_to(directory / "c.h5", directory / "f32").status, 0);
-  EXPECT_EQ(raw_model(directory / "f32"), expected);
-  EXPECT_EQ(Json::parse(read_file(directory / "f32" / "config.json"))["torch_dtype"], "float32");
-  EXPECT_EQ(read_file(directory / "f32" / "tokenizer.json"), "{}");
-  ASSERT_EQ(export_to(directory / "c.h5", directory / "bf16", "--dtype bf16").status, 0);
-  EXPECT_EQ(raw_model(directory / "bf16"), raw_model(source));
-  const auto described = run(fmt::format("inspect '{}' --json", (directory / "c.h5").string()));
-  EXPECT_EQ(Json::parse(described.out)["kind"], "checkpoint");
-  EXPECT_EQ(Json::parse(described.out)["applied_updates"], 0);
 }
 
 TEST(Export, NeverTouchesAFullDirectory) {
