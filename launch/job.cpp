@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "launch/host.hpp"
 #include "launch/one_line.hpp"
 
 namespace coppice {
@@ -63,7 +64,10 @@ std::string place_of(const Activity& activity) {
 
 Job::Job(OnSignal on_signal)
     : stop_(on_signal == OnSignal::kFinishStep ? std::optional<StopSignal>(std::in_place)
-                                               : std::optional<StopSignal>()) {}
+                                               : std::optional<StopSignal>()),
+      mpi_({.notice = [](const std::string& text) {
+        fmt::print(stderr, "coppice: error [{}]: {}\n", host_name(), text);
+      }}) {}
 
 int Job::default_threads() const { return std::max(1, mpi_.local_cores() / mpi_.local_size()); }
 

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <thread>
 
+#include "parallel/mpi/deadline.hpp"
 #include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_communicator.hpp"
 
@@ -65,11 +66,12 @@ struct MpiSession::State {
   std::list<Gathering> gatherings;
   Activity activity;
   std::unique_ptr<Heartbeat> heartbeat;
+  std::function<void(const std::string&)> notice;
   bool wait_for(MPI_Request& request, Clock::time_point begin, std::optional<double> seconds);
   int exceptions_at_start = std::uncaught_exceptions();
 };
 
-MpiSession::MpiSession() : state_(std::make_unique<State>()) {
+MpiSession::MpiSession(WatchdogConfig start) : state_(std::make_unique<State>()) {
   CoreMask cores = own_cores();  // before MPI's libraries move the process about
   state_->local_cores = count(cores);
   if (!has_launcher()) {
@@ -81,6 +83,8 @@ MpiSession::MpiSession() : state_(std::make_unique<State>()) {
     return;
   }
   state_->has_mpi = true;
+  state_->notice = start.notice;
+  const Deadline deadline("the start of MPI", start.seconds, start.notice);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
@@ -113,6 +117,8 @@ MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > state_->exceptions_at_start) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   } else {
+    constexpr double kSeconds = 60;  // all ranks have come to their end before
+    const Deadline deadline("the end of MPI", kSeconds, state_->notice);
     state_->heartbeat.reset();
     MPI_Comm_free(&state_->words);
     MPI_Finalize();
@@ -149,6 +155,8 @@ void MpiSession::abort(int status) {
 std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
                                                 WatchdogConfig watchdog) {
   if (!state_->has_mpi) return make_self_communicator();
+  const Deadline deadline("making the communicator of the " + axis + " axis", watchdog.seconds,
+                          watchdog.notice);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, state_->rank, &comm), "MPI_Comm_split");
   return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog, state_->activity,

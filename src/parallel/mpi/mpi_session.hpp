@@ -28,7 +28,9 @@ struct WatchdogConfig {
 /// Errors    CommError when MPI cannot be started
 class MpiSession {
  public:
-  MpiSession();
+  /// `start`: how long the start may take, and who takes the line when it takes longer. A rank that
+  /// does not come then ends the process; there is no way back from a call into MPI.
+  explicit MpiSession(WatchdogConfig start = {});
   /// Ends MPI with all ranks together; during unwinding it aborts the job instead.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
