@@ -97,7 +97,8 @@ Input read_input(const RunConfig& config, Job& job, Communicator& world) {
       fingerprint_of_file("the rollouts file " + config.rollouts, config.rollouts);
   if (const HfModel* hf = model.hf()) {
     job.agree({rollouts, fingerprint_of_hf("the model directory " + origin, *hf)});
-    job.agree({fingerprint_of_hf_values("what the weights are in " + origin, *hf, world)});
+    job.agree(
+        {fingerprint_of_hf_values("the content of the safetensors in " + origin, *hf, world)});
   } else {
     job.agree(
         {rollouts, fingerprint_of_model((resumed ? "the checkpoint " : "the model file ") + origin,

@@ -263,5 +263,35 @@ TEST(Safetensors, SurvivesDamage) {
   }
 }
 
+// The same of an index.
+TEST(SafetensorsModel, SurvivesADamagedIndex) {
+  const TemporaryDirectory directory;
+  write_file(directory / "1.safetensors", laid_out(kA, "aa"));
+  write_file(directory / "2.safetensors", laid_out(kB, "bb"));
+  const auto index = directory / "model.safetensors.index.json";
+  const std::string whole =
+      R"({"metadata":{"total_size":4},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})";
+  const auto load = [&](const std::string& bytes) {
+    write_file(index, bytes);
+    try {
+      const SafetensorsModel model(directory.path());
+      EXPECT_EQ(model.tensors().size(), 2u);
+      for (const auto& [name, source] : model.tensors()) contents(*source.file, *source.entry);
+      return true;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(directory.path().string()));
+      return false;
+    }
+  };
+  EXPECT_TRUE(load(whole));
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    EXPECT_FALSE(load(whole.substr(0, length))) << length;
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    load(damaged);
+  }
+}
+
 }  // namespace
 }  // namespace coppice
