@@ -39,7 +39,8 @@ void check_grid(const config::Parallel& parallel, RunConfigText& text, std::int6
   if (ranks == 0) {  // as many as it asks for
     ranks = parallel.tensor() * parallel.context() * std::max<std::int64_t>(1, parallel.data());
     if (ranks > kMost)
-      text.add_problem("parallel", fmt::format("{} ranks are more than any job has.", ranks));
+      text.add_problem("parallel",
+                       fmt::format("{} ranks are more than any job has. Use less.", ranks));
     return;
   }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "core/error.hpp"
 #include "launch/host.hpp"
@@ -81,26 +82,26 @@ WatchdogConfig Job::watchdog(double seconds) const {
               }};
 }
 
-void Job::agree_on_command(const Fingerprint& mine) {
-  constexpr double kStart = 600;  // ranks come here at once; the config's patience is not read yet
-  agree({mine}, kStart);
-}
-
-void Job::agree(const std::vector<Fingerprint>& mine) { agree(mine, patience_); }
-
-void Job::agree(const std::vector<Fingerprint>& mine, std::optional<double> patience) {
+void Job::agree(std::vector<Fingerprint> mine) {
+  const bool first = command_.has_value();
+  if (first) mine.insert(mine.begin(), *std::exchange(command_, {}));
   Word word;
   word.host = mpi_.host();
   for (const auto& print : mine) word.hashes.push_back(print.hash);
-  const auto texts = mpi_.gather(text_of(word), patience);
+  const auto texts = mpi_.gather(text_of(word), patience_);
   if (!texts)
     throw CommError(fmt::format(
         "not all ranks have read their input within {:.0f} s: {}. Look at what those ranks do, or "
         "raise limits.watchdog_seconds.",
-        *patience, mpi_.whereabouts()));
+        *patience_, mpi_.whereabouts()));
   const auto words = words_of(*texts);
   if (std::any_of(words.begin(), words.end(), [](const Word& other) { return other.ends; }))
     throw PeerFailed{};
+  const auto same_command = [&](const Word& other) {
+    return !first || other.hashes[0] == words[0].hashes[0];
+  };
+  // Ranks of different commands have read different things.
+  if (!std::all_of(words.begin(), words.end(), same_command)) mine.resize(1);
   Problems problems;
   for (std::size_t i = 0; i < mine.size(); ++i)
     for (std::size_t rank = 1; rank < words.size(); ++rank) {

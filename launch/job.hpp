@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/stop_signal.hpp"
@@ -65,16 +66,15 @@ class Job {
   ///
   /// Errors    DataError on all ranks, naming ranks, hosts and what differs; PeerFailed where
   ///           another rank has failed instead of coming here
-  void agree(const std::vector<Fingerprint>& mine);
-  /// The same for what ranks were told to do, before they do any of it.
-  void agree_on_command(const Fingerprint& mine);
+  void agree(std::vector<Fingerprint> mine);
+  /// What this rank was told to do: the first agree() compares it too.
+  void set_command(Fingerprint command) { command_ = std::move(command); }
 
   /// Ends this rank's part in the job. Returns the exit status of all ranks once all have come
   /// here; else reports this rank's problems and ends the job.
   int end(Ending ending);
 
  private:
-  void agree(const std::vector<Fingerprint>& mine, std::optional<double> patience);
   void report(const std::vector<std::string>& problems) const;
   [[noreturn]] void end_all(const Ending& ending);
 
@@ -82,6 +82,7 @@ class Job {
   std::optional<StopSignal> stop_;
   MpiSession mpi_;
   std::optional<double> patience_;
+  std::optional<Fingerprint> command_;
 };
 
 }  // namespace coppice

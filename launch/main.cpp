@@ -83,7 +83,8 @@ int main(int argc, char** argv) {
     Job job(work.on_signal);
     if (ending.status == 0)
       ending = ending_of([&] {
-        job.agree_on_command(told(work, argc, argv));
+        job.set_command(told(work, argc, argv));
+        if (work.ranks == RunsOn::kFirstRank) job.agree({});
         run(work, job);
       });
     return job.end(ending);
