@@ -31,13 +31,14 @@ class NewDirectories {
   NewDirectories(const NewDirectories&) = delete;
   NewDirectories& operator=(const NewDirectories&) = delete;
 
+  // Name by name as written, like mkdir -p: "a/../b" makes a too.
   void make(const fs::path& directory) {
+    fs::path path;
     std::error_code unseen;
-    std::vector<fs::path> missing;
-    for (fs::path path = fs::absolute(directory).lexically_normal();
-         !fs::exists(path, unseen) && path.has_relative_path(); path = path.parent_path())
-      if (path.has_filename()) missing.push_back(path);
-    for (auto path = missing.rbegin(); path != missing.rend(); ++path) make_one(*path);
+    for (const auto& name : fs::absolute(directory)) {
+      path /= name;
+      if (!fs::exists(path, unseen)) make_one(path);
+    }
   }
   void keep() { deepest_first_.clear(); }
 

@@ -62,7 +62,7 @@ TEST_F(RanksApart, AnotherCommandOnOneRankIsNamed) {
 // show at the first save, when the steps before it are lost.
 TEST_F(RanksApart, ARunDirectoryThatARankDoesNotSeeIsRefusedBeforeTheFirstStep) {
   const auto before = files_below(dir_.path());
-  for (const std::string run : {"run", "some/where/run"}) {
+  for (const std::string run : {"run", "some/where/run", "some/../where/run/"}) {
     const auto arguments =
         train_arguments({"threads_per_rank=1", "limits.watchdog_seconds=2", "run_dir=" + run});
     const auto outcome = run_apart(arguments, arguments);
@@ -74,6 +74,14 @@ TEST_F(RanksApart, ARunDirectoryThatARankDoesNotSeeIsRefusedBeforeTheFirstStep) 
         << outcome.err;
     EXPECT_THAT(outcome.err, Not(HasSubstr("step 1")));
     EXPECT_EQ(files_below(dir_.path()), before);
+  }
+}
+
+TEST_F(RanksApart, ARunDirectoryIsMadeByTheNameThatIsGiven) {
+  for (const std::string run : {"some/../way/run/", "./some//run"}) {
+    const auto outcome = train_on_ranks(2, {"threads_per_rank=1", "run_dir=" + run});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_TRUE(std::filesystem::exists(checkpoint(run, 4)));
   }
 }
 
