@@ -16,4 +16,8 @@ bool shows_progress_bar();
 /// Columns of the terminal at standard error; 80 where it does not say.
 int terminal_width();
 
+/// Puts /dev/null where standard input, output or error were closed, before any file is opened: the
+/// first one would take their number, and receive what is printed.
+void open_closed_streams();
+
 }  // namespace coppice

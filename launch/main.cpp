@@ -60,6 +60,7 @@ void run(const Work& work, Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   CLI::App app(
       "Tensor-parallel GRPO training of transformers in which the prompt shared by the "
       "responses of a group is computed once.",

@@ -241,5 +241,14 @@ TEST_F(Train, StepsThatLearnNothingAreCountedAndManyInARowEndTheRun) {
   EXPECT_THAT(files_below(dir_ / "run"), Not(Contains(HasSubstr(".h5"))));
 }
 
+// Seen red: the metrics file became standard error, and progress went into it.
+TEST_F(Train, WithoutStandardStreamsPrintsIntoNoFile) {
+  Command command = program_on_ranks(0, train_arguments({}));
+  command.words.insert(command.words.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" <&- >&- 2>&-"});
+  EXPECT_EQ(run_command(command, dir_.path().string()).status, 0);
+  EXPECT_EQ(metrics("run").size(), 4u);
+  EXPECT_TRUE(std::filesystem::exists(checkpoint("run", 4)));
+}
+
 }  // namespace
 }  // namespace coppice::test
