@@ -30,13 +30,7 @@ LinearParameters make_pieces(const ParallelContext& parallel, const ParameterSto
     weights.push_back(piece_of(parallel, part, ".weight", {part.out_features, config.in_features}));
     biases.push_back(piece_of(parallel, part, ".bias", {part.out_features}));
   }
-  LinearParameters parameters{
-      .weight = make_parameter(storage, config.name + ".weight", weights, WeightDecay::kYes),
-      .bias = std::nullopt};
-  if (config.bias) {
-    parameters.bias = make_parameter(storage, config.name + ".bias", biases, WeightDecay::kNo);
-  }
-  return parameters;
+  return make_linear_parameters(storage, config, weights, biases);
 }
 
 }  // namespace

@@ -11,6 +11,18 @@ void LinearParameters::collect(std::vector<Parameter*>& parameters) {
   if (bias) parameters.push_back(&*bias);
 }
 
+LinearParameters make_linear_parameters(const ParameterStorage& storage, const LinearConfig& config,
+                                        const std::vector<PartShard>& weights,
+                                        const std::vector<PartShard>& biases) {
+  LinearParameters parameters{
+      .weight = make_parameter(storage, config.name + ".weight", weights, WeightDecay::kYes),
+      .bias = std::nullopt};
+  if (config.bias) {
+    parameters.bias = make_parameter(storage, config.name + ".bias", biases, WeightDecay::kNo);
+  }
+  return parameters;
+}
+
 void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x, TensorView y) {
   gemm(ctx, x, weight.value, y, {.b = Transpose::kYes});
 }

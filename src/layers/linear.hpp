@@ -38,6 +38,11 @@ struct LinearParameters {
   void collect(std::vector<Parameter*>& parameters);
 };
 
+/// Of the given rectangles; biases are left out where config.bias is false.
+LinearParameters make_linear_parameters(const ParameterStorage& storage, const LinearConfig& config,
+                                        const std::vector<PartShard>& weights,
+                                        const std::vector<PartShard>& biases);
+
 /// y = x weight^T + bias
 ///
 /// Shapes    x [T, in]   y [T, out], rows may be apart

@@ -25,13 +25,7 @@ LinearParameters make_columns(const ParallelContext& parallel, const ParameterSt
          .reduction = parallel.shards_sequence() ? ReductionGroup::kTensor : ReductionGroup::kNone,
          .is_primary = parallel.is_first_tensor_rank()});
   }
-  LinearParameters parameters{
-      .weight = make_parameter(storage, config.name + ".weight", weights, WeightDecay::kYes),
-      .bias = std::nullopt};
-  if (config.bias) {
-    parameters.bias = make_parameter(storage, config.name + ".bias", biases, WeightDecay::kNo);
-  }
-  return parameters;
+  return make_linear_parameters(storage, config, weights, biases);
 }
 
 }  // namespace
