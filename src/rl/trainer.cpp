@@ -266,12 +266,14 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
     }
     if (metrics_file_) metrics_file_->write(to_json(*metrics));
     if (events_.step_done) events_.step_done(*metrics);
-    if (give_up)
+    if (give_up) {
+      grid_.activity() = {};  // the run fails, not what this rank was doing
       throw Error(fmt::format(
           "{} steps in a row were skipped, the last being step {} (no learning token, or a loss or "
           "gradient norm that is not finite). Nothing new was saved; look at the metrics and the "
           "rollouts, or raise limits.max_bad_steps.",
           state_.bad_in_a_row, state_.step));
+    }
   }
   if (state_.step > saved_step_) save();
   return stop ? RunEnd::kStopped : RunEnd::kDone;

@@ -234,6 +234,7 @@ TEST_F(Train, StepsThatLearnNothingAreCountedAndManyInARowEndTheRun) {
   const auto outcome =
       train({"data.groups_per_step=1", "limits.max_bad_steps=2", "limits.max_steps=0"});
   EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.problems(), ElementsAre(testing::EndsWith("raise limits.max_bad_steps.")));
   const auto steps = metrics("run");
   ASSERT_THAT(steps, SizeIs(2));
   EXPECT_EQ(steps[1]["skipped"], true);
