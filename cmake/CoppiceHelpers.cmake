@@ -77,5 +77,9 @@ function(coppice_ranks_test name)
             -DTIMEOUT=${arg_TIMEOUT} -DMPIEXEC=${MPIEXEC_EXECUTABLE} -DOUTPUT=${listing}
             -P ${PROJECT_SOURCE_DIR}/cmake/ListRanksTests.cmake
     VERBATIM)
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${listing})
+  # As gtest_discover_tests does it: before the program is built, one test says that it is not.
+  set(entry ${CMAKE_CURRENT_BINARY_DIR}/${name}_entry.cmake)
+  file(WRITE ${entry} "if(EXISTS \"${listing}\")\n  include(\"${listing}\")\nelse()\n"
+                      "  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${entry})
 endfunction()
