@@ -96,7 +96,7 @@ TEST_P(MpiCollectives, ReduceScatterMayPutTheSumWhereItLies) {
   EXPECT_TRUE(test::bit_equal(place, apart));
 }
 
-// Around the block of a rank's messages (1 MiB) and the size from which pieces are exchanged, with
+// Around the block of a rank's messages (1 MiB over the other ranks), with sums of every size and
 // a rank that owns nothing. Values whose sum depends on the order: contributions are added in the
 // order of the ranks. Mutations seen red: sums begun with the own values; a block of the own piece
 // taken from its start; a block sent from its start.
