@@ -3,7 +3,6 @@
 // comes out. What the directory holds follows from a row of grid_runs.txt or one like it.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -55,8 +54,7 @@ class GridJob {
 };
 
 /// Counts, names and what is read from the rollouts are equal; what is computed is equal to
-/// rounding. A loss is the sum of terms of the size |A| that nearly cancel within a group, so that
-/// mean is the scale of its rounding.
+/// rounding.
 inline void expect_same_figures(const nlohmann::json& got, const nlohmann::json& want,
                                 double bound = 1e-12) {
   static const std::set<std::string> kOfTheGrid = {"microbatches", "alignment_rows",
@@ -67,10 +65,7 @@ inline void expect_same_figures(const nlohmann::json& got, const nlohmann::json&
     ASSERT_TRUE(got.contains(key)) << key;
     if (value.is_number_float() && key != "executed_flops") {
       const double figure = value.get<double>();
-      const bool cancels = key == "loss" || key == "policy_loss";
-      const double terms = cancels ? expected.value("advantage_abs_mean", 0.0) : 0.0;
-      const double scale = std::max(std::abs(figure), terms);
-      EXPECT_NEAR(got[key].get<double>(), figure, bound * scale) << key;
+      EXPECT_NEAR(got[key].get<double>(), figure, bound * std::abs(figure)) << key;
     } else {
       EXPECT_EQ(got[key], value) << key;
     }
