@@ -73,7 +73,9 @@ Job::Job(OnSignal on_signal)
 int Job::default_threads() const { return std::max(1, mpi_.local_cores() / mpi_.local_size()); }
 
 WatchdogConfig Job::watchdog(double seconds) const {
-  return {.seconds = seconds,
+  // From giving up until mpirun's last process is gone took up to 1.5 s; the whole is bounded.
+  constexpr double kToEnd = 1.5;
+  return {.seconds = seconds - std::min(kToEnd, seconds / 2),
           .stop_requested = [this] { return stop_requested(); },
           .notice =
               [this](const std::string& text) {

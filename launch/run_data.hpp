@@ -17,8 +17,7 @@ struct RunData {
 /// With `resumed`, a checkpoint to go on from, it takes the place of the run's model file.
 ///
 /// Errors    DataError or ConfigError with every problem of the model file's header, of the grid
-/// for
-///           that model and, whatever these say, of the rollouts
+///           for that model and, whatever these say, of the rollouts
 RunData open_run_data(const RunConfig& config, const Job& job,
                       std::optional<CheckpointReader> resumed = {});
 

@@ -108,8 +108,8 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& 
 /// child process, since damage to it can crash the HDF5 library.
 ///
 /// Parallel  made with `world`, its constructor, verify() and read() are collective: the ranks
-/// share
-///           the comparing of checksums, each reads what it wants, and all meet the same errors
+///           share the comparing of checksums, each reads what it wants, and all meet the same
+///           errors
 /// Errors    DataError listing every problem; IoError where the file cannot be opened at all
 class CheckpointReader {
  public:
@@ -130,8 +130,8 @@ class CheckpointReader {
   /// Compares names and shapes under /parameters with those of a model; reads no values.
   void check_parameters(std::span<const ExpectedTensor> expected) const;
   /// Fills every `local`, converting to its dtype. First all is checked: datasets missing, extra in
-  /// a group that `wanted` names, of another shape or no float type, wrong checksums; if anything is
-  /// wrong, all of it is told and nothing loaded.
+  /// a group that `wanted` names, of another shape or no float type, wrong checksums; if anything
+  /// is wrong, all of it is told and nothing loaded.
   void read(std::span<const StateTensor> wanted) const;
   /// Rows [begin, begin + count) (axis 0) of one dataset as stored; a scalar is one row.
   void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,

@@ -46,9 +46,8 @@ using EdgeCoefficients = std::function<void(
 ///           logprobs, entropies [edges], in the order of edges.targets
 /// Dtypes    x and weight both f32 or both f64; log-probs and entropies always double
 /// Units     natural logarithms
-/// Parallel  `vocabulary` (default: the whole of it on one rank) says which tokens weight holds;
-/// all
-///           tensor-parallel ranks call with the same x, edges and chunk_rows and get the same
+/// Parallel  `vocabulary` (default: the whole of it on one rank) says which tokens weight holds.
+///           All tensor-parallel ranks call with the same x, edges and chunk_rows and get the same
 ///           statistics. Rows of weight behind those tokens are padding: probability and gradient
 ///           exactly 0, and their memory is not read
 /// Memory    logprob_scratch_bytes(); chunk_rows x V logits at a time
@@ -66,9 +65,8 @@ void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight
 /// rank's tokens send back: a part of a sum over tensor-parallel ranks.
 ///
 /// Shapes    c, e [edges]   dx like x   dweight like weight
-/// Effects   overwrites dx; adds to dweight, where there is one. A row whose c and e are all 0
-/// gives
-///           exactly 0, whatever its logits are
+/// Effects   overwrites dx; adds to dweight, where there is one. Of a row whose c and e are all 0
+///           it makes exactly 0, whatever its logits are
 void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
                       const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
                       std::span<const double> c, std::span<const double> e, TensorView dx,

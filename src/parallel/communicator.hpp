@@ -34,8 +34,8 @@ struct CollectiveCounter {
 /// Layout    contiguous
 /// Dtypes    any for gathers and broadcasts; f32, f64, i32, i64 for reductions
 /// Effects   every collective is enqueued on `stream`; all ranks call it in the same order
-/// Errors    ContractError for tensors that do not fit; CommError when a peer or the transport
-/// fails Repeats   bitwise; the result of a reduction has the same bits on every rank
+/// Errors    ContractError for tensors that do not fit; CommError when a peer or MPI fails
+/// Repeats   bitwise; the result of a reduction has the same bits on every rank
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -33,9 +33,8 @@ enum class RunEnd {
 
 /// Parallel  collective over the grid: every rank makes one with the same arguments and calls the
 ///           same functions; all hold the same state and tell the same metrics
-/// Effects   changes the model's parameters; writes checkpoints/ in run_dir, and metrics.jsonl
-/// there
-///           on rank 0
+/// Effects   changes the model's parameters; writes checkpoints/ in run_dir and, on rank 0,
+///           metrics.jsonl
 /// Repeats   bitwise on the same grid, thread count and kind of CPU, also over a save and a restore
 class Trainer {
  public:

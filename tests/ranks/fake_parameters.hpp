@@ -15,6 +15,11 @@ namespace coppice::test {
 /// Of one logical tensor: element -> value. Elements count row-major over the global shape.
 using LogicalValues = std::map<std::string, std::vector<double>>;
 
+/// Another value for every element of every logical tensor.
+inline double value_of(const std::string& name, std::int64_t element) {
+  return static_cast<double>(element) + 1000.0 * static_cast<double>(name[0]);
+}
+
 /// `heads` key-value heads of 2 rows each, shared where there are more tensor ranks than heads.
 struct FakeParameters {
   FakeParameters(ProcessGrid& grid, int heads, DType dtype, Memory& memory);

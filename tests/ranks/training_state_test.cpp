@@ -15,10 +15,7 @@ namespace {
 using test::FakeGrid;
 using test::FakeParameters;
 using test::TestContext;
-
-double value_of(const std::string& name, std::int64_t element) {
-  return static_cast<double>(element) + 1000.0 * static_cast<double>(name[0]);
-}
+using test::value_of;
 
 template <class Body>
 void on_every_grid(Body&& body) {
