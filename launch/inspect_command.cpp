@@ -5,12 +5,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
+#include "launch/inspect_checkpoint.hpp"
 #include "launch/inspect_difference.hpp"
 #include "launch/inspect_rollouts.hpp"
 
@@ -33,62 +32,6 @@ bool is_hdf5(const fs::path& path) {
   return std::string_view(signature, 8) == "\x89HDF\r\n\x1a\n";
 }
 
-Json parsed_or_text(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
-  return json.is_discarded() ? Json(text) : json;
-}
-
-Json describe_tensor(const StoredTensor& tensor) {
-  Json shape = Json::array();
-  for (std::int64_t extent : tensor.shape.extents()) shape.push_back(extent);
-  Json json = {{"dataset", tensor.dataset}, {"dtype", name_of(tensor.dtype)}, {"shape", shape}};
-  if (tensor.checksum) json["checksum"] = fmt::format("{:016x}", *tensor.checksum);
-  return json;
-}
-
-Json describe_checkpoint(const fs::path& path, bool with_tensors, bool verified) {
-  CheckpointReader reader(path);
-  const auto& header = reader.header();
-  const bool is_checkpoint = header.kind == CheckpointKind::kCheckpoint;
-  std::int64_t parameters = 0, count = 0;
-  std::map<std::string, std::int64_t> dtypes;
-  bool checksums = true;
-  for (const auto& tensor : reader.tensors()) {
-    checksums = checksums && tensor.checksum.has_value();
-    if (!tensor.dataset.starts_with("/parameters/")) continue;
-    parameters += tensor.shape.numel();
-    ++count;
-    ++dtypes[std::string(name_of(tensor.dtype))];
-  }
-  if (verified && !checksums) {
-    throw DataError({fmt::format(
-        "{}: has no checksums, so --verify has nothing to compare with. Leave --verify out.",
-        path.string())});
-  }
-  if (verified) reader.verify();
-  Json json;
-  json["file"] = path.string();
-  json["kind"] = is_checkpoint ? "checkpoint" : "model";
-  json["program_version"] = header.program_version;
-  json["bytes"] = fs::file_size(path);
-  json["step"] = header.step;
-  if (is_checkpoint) json["applied_updates"] = header.optimizer_step;
-  json["parameters"] = parameters;
-  json["parameter_tensors"] = count;
-  json["dtypes"] = dtypes;
-  json["checksums"] = checksums;
-  if (verified) json["verified"] = true;
-  json["tokenizer"] = Json::array();
-  for (const auto& file : header.tokenizer) json["tokenizer"].push_back(file.name);
-  json["config"] = parsed_or_text(header.model_config_json);
-  if (is_checkpoint) json["trainer"] = parsed_or_text(header.trainer_json);
-  if (with_tensors) {
-    json["tensors"] = Json::array();
-    for (const auto& tensor : reader.tensors()) json["tensors"].push_back(describe_tensor(tensor));
-  }
-  return json;
-}
-
 // One line a key; nested objects on their line as JSON, tensors one a line.
 void print_text(const Json& json) {
   for (const auto& [key, value] : json.items()) {
@@ -101,9 +44,12 @@ void print_text(const Json& json) {
   if (!json.contains("tensors")) return;
   fmt::print("\n");
   for (const auto& tensor : json["tensors"]) {
-    fmt::print("{:<64} {:<5} {:<16} {}\n", tensor["dataset"].get<std::string>(),
+    const auto not_finite = tensor["not_finite"].get<std::int64_t>();
+    fmt::print("{:<64} {:<5} {:<16} norm {:<12.6g} {}{}\n", tensor["dataset"].get<std::string>(),
                tensor["dtype"].get<std::string>(), tensor["shape"].dump(),
-               tensor.contains("checksum") ? tensor["checksum"].get<std::string>() : "");
+               tensor["norm"].get<double>(),
+               tensor.contains("checksum") ? tensor["checksum"].get<std::string>() : "",
+               not_finite == 0 ? "" : fmt::format("  {} elements not finite", not_finite));
   }
 }
 
@@ -182,7 +128,8 @@ void inspect(const Options& options) {
     usage.throw_if_any<ConfigError>();
   }
   const Json json =
-      hdf5 ? describe_checkpoint(path, options.tensors, options.verify) : describe_rollouts(path);
+      hdf5 ? describe_checkpoint(path, {.tensors = options.tensors, .verify = options.verify})
+           : describe_rollouts(path);
   options.json ? print_json(json) : print_text(json);
 }
 
@@ -196,19 +143,23 @@ void add_inspect_command(Commands& commands) {
       .option("file", options->file, "file to look at; its kind is known by its content",
               Need::kRequired)
       .option("other", options->other, "second file, with --diff")
-      .flag("--tensors", options->tensors, "also list every tensor (models and checkpoints)")
+      .flag(
+          "--tensors", options->tensors,
+          "also list every tensor with its norm, which reads every value (models and checkpoints)")
       .flag("--verify", options->verify, "compare every value with its checksum first")
       .flag("--diff", options->diff,
             "how two models or checkpoints differ, tensor by tensor; checksums are compared first")
       .flag("--json", options->json, "print one JSON object")
       .footer(
-          "Keys of --json for a model or checkpoint: file, kind (model|checkpoint), "
-          "program_version, "
-          "bytes,\nstep (attempted steps), applied_updates (checkpoint), parameters (elements), "
-          "parameter_tensors,\ndtypes (type -> tensors), checksums (all tensors have one), "
-          "tokenizer "
-          "(file names), config,\ntrainer (checkpoint), tensors (with --tensors: dataset, dtype, "
-          "shape, checksum),\nverified (with --verify; a wrong checksum is an error).\n"
+          "Keys of --json for a model or checkpoint: file, kind (model|checkpoint), bytes,\n"
+          "program_version (of its writer), step (attempted steps), applied_updates (checkpoint), "
+          "grid\n(checkpoint: the ranks that wrote it, tensor, context, data), parameters "
+          "(elements),\nparameter_tensors, dtypes (type -> tensors), checksums (all tensors have "
+          "one), tokenizer\n(file names), config, trainer (checkpoint), tensors (with --tensors: "
+          "dataset, dtype, shape,\nchecksum, norm (square root of the sum of squares, of the "
+          "finite "
+          "elements), not_finite (elements)),\nverified (with --verify; a wrong checksum is an "
+          "error).\n"
           "With --diff: a, b (files), step_a, step_b, same_config, tensors_equal (number), "
           "only_in_a, "
           "only_in_b,\nother_shape (dataset, a, b), tensors (of both, with dataset, elements, "

@@ -4,12 +4,11 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <span>
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/layout.hpp"
-#include "core/convert.hpp"
 #include "core/error.hpp"
+#include "launch/inspect_checkpoint.hpp"
 
 namespace coppice {
 namespace {
@@ -40,17 +39,6 @@ struct Difference {
   }
 };
 
-std::vector<double> rows_of(const CheckpointReader& reader, const StoredTensor& tensor,
-                            std::int64_t begin, std::int64_t count) {
-  const std::int64_t elements = count * layout::row_elements(tensor.shape);
-  std::vector<std::byte> stored(static_cast<std::size_t>(elements * size_of(tensor.dtype)));
-  reader.read_stored(tensor, begin, count, stored.data());
-  std::vector<double> values(static_cast<std::size_t>(elements));
-  convert_elements(tensor.dtype, stored.data(), DType::kF64,
-                   std::as_writable_bytes(std::span(values)).data(), elements);
-  return values;
-}
-
 Difference compare(const CheckpointReader& a, const StoredTensor& in_a, const CheckpointReader& b,
                    const StoredTensor& in_b) {
   Difference difference;
@@ -59,7 +47,8 @@ Difference compare(const CheckpointReader& a, const StoredTensor& in_a, const Ch
   const std::int64_t block = layout::block_rows(in_a.shape, DType::kF64);
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
-    const auto left = rows_of(a, in_a, begin, count), right = rows_of(b, in_b, begin, count);
+    const auto left = rows_in_f64(a, in_a, begin, count),
+               right = rows_in_f64(b, in_b, begin, count);
     const std::int64_t first = begin * layout::row_elements(in_a.shape);
     for (std::size_t i = 0; i < left.size(); ++i)
       difference.add(left[i], right[i], first + static_cast<std::int64_t>(i));
@@ -77,12 +66,6 @@ std::optional<CheckpointReader> checked(const std::filesystem::path& path, Probl
     problems.add_all(error.problems());
     return std::nullopt;
   }
-}
-
-Json shape_of(const StoredTensor& tensor) {
-  Json shape = Json::array();
-  for (const std::int64_t extent : tensor.shape.extents()) shape.push_back(extent);
-  return shape;
 }
 
 }  // namespace
@@ -106,7 +89,7 @@ Json describe_difference(const std::filesystem::path& path_a, const std::filesys
     const StoredTensor& other = *found->second;
     if (tensor.shape != other.shape) {
       shapes.push_back(
-          {{"dataset", tensor.dataset}, {"a", shape_of(tensor)}, {"b", shape_of(other)}});
+          {{"dataset", tensor.dataset}, {"a", shape_in_json(tensor)}, {"b", shape_in_json(other)}});
     } else {
       const Difference difference = compare(*a, tensor, *b, other);
       equal += difference.differing == 0;

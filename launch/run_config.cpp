@@ -147,4 +147,17 @@ std::vector<std::string> changes_that_forbid_resume(const std::string& before,
   return lines;
 }
 
+std::optional<GridSizes> grid_of(const std::string& text) {
+  config::RunConfig config;
+  Problems problems;
+  RunConfigText(config, problems).read("config", text);
+  const auto& grid = config.parallel();
+  const auto is_size = [](std::int64_t ranks) { return ranks >= 1 && ranks <= 1'000'000'000; };
+  if (!problems.empty() || !is_size(grid.tensor()) || !is_size(grid.context()) ||
+      !is_size(grid.data()))
+    return std::nullopt;
+  return GridSizes{static_cast<int>(grid.tensor()), static_cast<int>(grid.context()),
+                   static_cast<int>(grid.data())};
+}
+
 }  // namespace coppice

@@ -4,6 +4,7 @@
 // run_config_check. Nothing outside launch/run_config*.cpp sees Protocol Buffers.
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,5 +62,8 @@ RunConfig make_score_config(const ScoreFlags& flags, const std::vector<std::stri
 std::vector<std::string> changes_that_forbid_resume(const std::string& before,
                                                     const std::string& now,
                                                     const std::string& origin);
+
+/// The grid that a resolved config's text tells; nothing where the text is none.
+std::optional<GridSizes> grid_of(const std::string& text);
 
 }  // namespace coppice

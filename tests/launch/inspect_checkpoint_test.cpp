@@ -1,6 +1,7 @@
-// inspect --verify and --diff through the program itself.
+// inspect --tensors, --verify and --diff through the program itself.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -71,6 +72,73 @@ TEST(Inspect, VerifyComparesEveryValueWithItsChecksum) {
     EXPECT_EQ(bad.status, 2);
     EXPECT_THAT(bad.err, HasSubstr("/parameters/values does not have its checksum"));
   }
+}
+
+// By hand: 3, 4 and what is no number; squares beyond f64; a norm over two blocks. Seen red:
+// squares not scaled (infinite); a block's scale not applied to those before it.
+TEST(Inspect, TensorsHaveNormsOfTheirFiniteElements) {
+  const TemporaryDirectory directory;
+  const std::string file = (directory / "m.h5").string();
+  const auto described = [&](DType dtype, const std::vector<double>& values) {
+    write_model(directory / "m.h5", dtype, values, {0, 2});
+    const auto outcome = run(fmt::format("inspect '{}' --tensors --json", file));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const Json json = Json::parse(outcome.out);
+    EXPECT_EQ(json["tensors"].size(), 3u);
+    EXPECT_EQ(json["tensors"][0]["norm"], 0.0);  // no element
+    const auto help = run("inspect --help");
+    for (const auto& [key, value] : json["tensors"][2].items())
+      EXPECT_THAT(help.out, HasSubstr(key));
+    return json["tensors"][2];
+  };
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+    const Json tensor = described(dtype, {-3.0, kNan, 0.0, 4.0, -kInf});
+    EXPECT_DOUBLE_EQ(tensor["norm"].get<double>(), 5.0);
+    EXPECT_EQ(tensor["not_finite"], 2);
+  }
+  EXPECT_THAT(run(fmt::format("inspect '{}' --tensors", file)).out,
+              testing::ContainsRegex("/parameters/values +f64 +\\[5\\] +norm 5 .*2 elements not "
+                                     "finite"));
+  EXPECT_DOUBLE_EQ(described(DType::kF64, {3e200, -4e200})["norm"].get<double>(), 5e200);
+  EXPECT_DOUBLE_EQ(described(DType::kF64, {3e-200, 4e-200})["norm"].get<double>(), 5e-200);
+  std::vector<double> values(1'000'000, 2.0);
+  values.back() = 1000.0;  // its block's scale is another
+  EXPECT_NEAR(described(DType::kF32, values)["norm"].get<double>(), std::sqrt(4.0 * 999'999 + 1e6),
+              1e-9);
+  EXPECT_FALSE(Json::parse(run(fmt::format("inspect '{}' --json", file)).out).contains("tensors"));
+}
+
+// Version, grid and step of the writer. A checkpoint written elsewhere need not tell a grid.
+TEST(Inspect, TellsWhoWroteACheckpoint) {
+  const TemporaryDirectory directory;
+  const auto described = [&](const std::string& config) {
+    CheckpointHeader header;
+    header.kind = CheckpointKind::kCheckpoint;
+    header.step = 7;
+    header.optimizer_step = 6;
+    header.program_version = "9.8.7";
+    header.model_config_json = header.trainer_json = "{}";
+    header.run_config_textproto = config;
+    CheckpointWriter(directory / "c.h5", header).commit();
+    const auto outcome = run(fmt::format("inspect '{}' --json", (directory / "c.h5").string()));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json json = described("seed: 1 parallel { tensor: 2 context: 1 data: 3 }");
+  EXPECT_EQ(json["program_version"], "9.8.7");
+  EXPECT_EQ(json["step"], 7);
+  EXPECT_EQ(json["applied_updates"], 6);
+  EXPECT_EQ(json["grid"], (Json{{"tensor", 2}, {"context", 1}, {"data", 3}}));
+  const auto text = run(fmt::format("inspect '{}'", (directory / "c.h5").string()));
+  EXPECT_THAT(text.out, testing::ContainsRegex("program_version +9.8.7"));
+  EXPECT_THAT(text.out, testing::ContainsRegex("step +7"));
+  EXPECT_THAT(text.out, HasSubstr(R"({"tensor":2,"context":1,"data":3})"));
+  const auto help = run("inspect --help");
+  for (const auto& [key, value] : json.items()) EXPECT_THAT(help.out, HasSubstr(key));
+  for (const char* config : {"", "seed: 1", "parallel { tensor: 0 data: 1 }", "}{"})
+    EXPECT_FALSE(described(config).contains("grid")) << config;
 }
 
 // Worked by hand. Seen red: relative to |a| alone; the index within a block.
