@@ -21,19 +21,6 @@ double repeated_flops(const StepBatch& batch, const ModelConfig& model) {
   return executed_flops(model, plan.work);
 }
 
-// Passes that run for a step: training always, scoring where old log-probs are missing.
-struct MemoryPlanners {
-  MemoryPlanner training, scoring;
-
-  MemoryPlan plan() const {
-    MemoryPlan plan = training.plan();
-    for (auto& line : plan.lines)
-      for (const auto& other : scoring.plan().lines)
-        if (line.name == other.name) line.bytes = std::max(line.bytes, other.bytes);
-    return plan;
-  }
-};
-
 class Planner {
  public:
   Planner(const RunConfig& config, const ModelConfig& model)
@@ -42,8 +29,7 @@ class Planner {
         grid_(config.grid),
         communication_(model, config.precision, trainer_.recompute, trainer_.zero, grid_,
                        config.sequence_parallel),
-        memory_{memory_planner(config, PassKind::kTrain),
-                memory_planner(config, PassKind::kScore)} {
+        memory_(memory_planner(config)) {
     const bool sharded = config.sequence_parallel == SequenceParallel::kYes;
     rows_ = {.cp_size = grid_.context,
              .row_multiple = sharded ? grid_.tensor : 1,
@@ -76,11 +62,11 @@ class Planner {
   MemoryPlan memory() const { return memory_.plan(); }
 
  private:
-  MemoryPlanner memory_planner(const RunConfig& config, PassKind pass) const {
+  MemoryPlanner memory_planner(const RunConfig& config) const {
     const bool sharded = trainer_.zero == Zero::kOptimizer;
     return {model_,
             config.precision,
-            pass,
+            PassKind::kTrain,
             trainer_.recompute,
             config.threads_per_rank,
             {.tensor_size = grid_.tensor,
@@ -101,8 +87,8 @@ class Planner {
       const PackedBatch packed = pack(batch.groups(), microbatch, EdgeTokens::kInLoss, place);
       add(rank.work, work_of(packed));
       rank.alignment_rows += packed.alignment_rows;
-      memory_.training.add(packed);
-      if (batch.needs_old_logprobs()) memory_.scoring.add(packed);
+      memory_.add(packed, replica);
+      if (batch.needs_old_logprobs()) memory_.add_scoring(packed, replica);
       for (int tp_rank = 0; tp_rank < grid_.tensor; ++tp_rank)
         traffic[static_cast<std::size_t>(tp_rank)].add(
             communication_.of_microbatch(packed, tp_rank));
@@ -116,7 +102,7 @@ class Planner {
   GridSizes grid_;
   RowPlace rows_;
   CommunicationPlanner communication_;
-  MemoryPlanners memory_;
+  MemoryPlanner memory_;
 };
 
 void add_to(PlannedStep& total, const PlannedStep& step) {

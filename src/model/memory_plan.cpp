@@ -5,7 +5,7 @@
 #include "layers/rms_norm.hpp"
 #include "layers/rope.hpp"
 #include "layers/vocab_parallel_logprob.hpp"
-#include "parallel/gradient_reducer.hpp"
+#include "parallel/row_share.hpp"
 
 namespace coppice {
 namespace {
@@ -110,47 +110,64 @@ MemoryPlanner::MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Rec
       parallel_{*tensor_, *self_, *self_, rank.sequence_parallel},
       vocab_(vocab_shard(parallel_, config_.vocab_size)),
       block_(parallel_, {memory_, dtype, WithGradients::kNo}, block_config(config_, 0)) {
-  std::vector<Parameter*> parameters;
-  block_.collect(parameters);
-  for (const Parameter* parameter : parameters) {
-    block_parameters_.push_back(parameter->value.shape());
+  const Shape vocabulary{vocab_.padded_rows, config_.hidden_size};
+  parameters_.assign(config_.tie_word_embeddings ? 1 : 2, vocabulary);
+  parameters_.push_back({config_.hidden_size});
+  std::vector<Parameter*> of_block;
+  block_.collect(of_block);
+  for (std::int64_t layer = 0; layer < config_.num_hidden_layers; ++layer)
+    for (const Parameter* parameter : of_block) parameters_.push_back(parameter->value.shape());
+  replicas_.assign(static_cast<std::size_t>(rank_.moment_shards),
+                   std::vector<RankMaxima>(static_cast<std::size_t>(rank_.tensor_size)));
+}
+
+void MemoryPlanner::add(const PackedBatch& batch, PassKind pass, int replica) {
+  const auto index = static_cast<std::size_t>(replica);
+  if (index >= replicas_.size())
+    replicas_.resize(index + 1,
+                     std::vector<RankMaxima>(static_cast<std::size_t>(rank_.tensor_size)));
+  const HeadEdges edges(batch.edges);
+  const auto head_rows = head_rows_of_ranks(parallel_, batch.rows(), edges);
+  for (std::size_t tp_rank = 0; tp_rank < head_rows.size(); ++tp_rank) {
+    const RankSizes sizes{config_, dtype_, parallel_, vocab_,
+                          block_,  batch,  edges,     head_rows[tp_rank]};
+    RankMaxima& most = replicas_[index][tp_rank];
+    if (pass == PassKind::kTrain)
+      most.activations = std::max(most.activations, activation_bytes(sizes, recompute_));
+    most.scratch = std::max(most.scratch, scratch_bytes(sizes, pass, recompute_, threads_));
+    most.rope_table = std::max(most.rope_table,
+                               RopeTable::bytes(dtype_, config_.head_dim,
+                                                rope_positions(config_, longest_sequence(batch))));
   }
 }
 
-void MemoryPlanner::add(const PackedBatch& batch) {
-  const HeadEdges edges(batch.edges);
-  for (const auto head_rows : head_rows_of_ranks(parallel_, batch.rows(), edges)) {
-    const RankSizes sizes{config_, dtype_, parallel_, vocab_, block_, batch, edges, head_rows};
-    activations_ = std::max(activations_, activation_bytes(sizes, recompute_));
-    scratch_ = std::max(scratch_, scratch_bytes(sizes, pass_, recompute_, threads_));
-  }
-  rope_table_ = std::max(
-      rope_table_,
-      RopeTable::bytes(dtype_, config_.head_dim, rope_positions(config_, longest_sequence(batch))));
+std::int64_t MemoryPlanner::moment_bytes(int replica) const {
+  const RowShare share =
+      rank_.moment_shards > 1 ? RowShare{replica, rank_.moment_shards} : RowShare{};
+  std::int64_t elements = 0;
+  for (const Shape& shape : parameters_)
+    elements += share.of(shape[0]).count() * shape.with(0, 1).numel();
+  return 2 * elements * size_of(dtype_);
 }
 
 MemoryPlan MemoryPlanner::plan() const {
-  // Parameters, and the rows of each that one shard of the optimizer state holds at most.
-  std::int64_t parameters = 0, sharded = 0;
-  const auto count = [&](const Shape& shape, std::int64_t times) {
-    const auto row_elements = shape.with(0, 1).numel();
-    parameters += times * shape.numel();
-    sharded += times * row_elements * ((shape[0] + rank_.moment_shards - 1) / rank_.moment_shards);
-  };
-  const Shape vocabulary{vocab_.padded_rows, config_.hidden_size};
-  count(vocabulary, config_.tie_word_embeddings ? 1 : 2);
-  count({config_.hidden_size}, 1);
-  for (const Shape& shape : block_parameters_) count(shape, config_.num_hidden_layers);
-  MemoryPlan plan;
-  plan.lines.push_back({"parameters", parameters * size_of(dtype_)});
-  if (pass_ == PassKind::kTrain) {
-    plan.lines.push_back({"gradients", parameters * size_of(dtype_)});
-    plan.lines.push_back({"moments", 2 * sharded * size_of(dtype_)});
-    plan.lines.push_back({"activations", activations_});
-  }
-  plan.lines.push_back({"scratch", scratch_});
-  plan.lines.push_back({"rope_table", rope_table_});
-  return plan;
+  std::int64_t elements = 0;
+  for (const Shape& shape : parameters_) elements += shape.numel();
+  const auto parameters = elements * size_of(dtype_);
+  MemoryPlan fullest;
+  for (int replica = 0; replica < static_cast<int>(replicas_.size()); ++replica)
+    for (const RankMaxima& most : replicas_[static_cast<std::size_t>(replica)]) {
+      MemoryPlan plan{{{"parameters", parameters}}};
+      if (pass_ == PassKind::kTrain) {
+        plan.lines.push_back({"gradients", parameters});
+        plan.lines.push_back({"moments", moment_bytes(replica)});
+        plan.lines.push_back({"activations", most.activations});
+      }
+      plan.lines.push_back({"scratch", most.scratch});
+      plan.lines.push_back({"rope_table", most.rope_table});
+      if (plan.total() > fullest.total()) fullest = std::move(plan);
+    }
+  return fullest;
 }
 
 }  // namespace coppice

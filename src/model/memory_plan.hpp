@@ -29,12 +29,13 @@ enum class PassKind { kScore, kTrain };
 struct PlannedRank {
   int tensor_size = 1;
   SequenceParallel sequence_parallel = SequenceParallel::kNo;
-  int moment_shards = 1;  ///< ranks that the optimizer state is sharded over
+  int moment_shards = 1;  ///< replicas that the optimizer state is sharded over
 };
 
 /// What the fullest rank of a run holds at its peak: parameters, gradients and moments (kTrain),
-/// activations (kTrain), scratch, rope_table. Each line is the largest over the micro-batches it
-/// was shown: those of every context- and data-parallel rank.
+/// activations (kTrain), scratch, rope_table. Arenas never shrink, so each line is the largest over
+/// the micro-batches of a rank; the ranks are kept apart, because one that holds the most
+/// activations may not be one that holds the most moments.
 ///
 /// Memory    allocates one block of the model on a Memory of its own and never touches it
 class MemoryPlanner {
@@ -42,10 +43,23 @@ class MemoryPlanner {
   MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Recompute recompute, int threads,
                 const PlannedRank& rank = {});
 
-  void add(const PackedBatch& batch);
+  /// A micro-batch of a replica: the tensor-parallel ranks of a data and context rank.
+  void add(const PackedBatch& batch, int replica = 0) { add(batch, pass_, replica); }
+  /// One that a run which trains only scores: the pass for old log-probs.
+  void add_scoring(const PackedBatch& batch, int replica = 0) {
+    add(batch, PassKind::kScore, replica);
+  }
+  /// Of the rank whose lines sum up to the most.
   MemoryPlan plan() const;
 
  private:
+  /// The largest of each over a rank's micro-batches.
+  struct RankMaxima {
+    std::int64_t activations = 0, scratch = 0, rope_table = 0;
+  };
+  void add(const PackedBatch& batch, PassKind pass, int replica);
+  std::int64_t moment_bytes(int replica) const;
+
   ModelConfig config_;
   DType dtype_;
   PassKind pass_;
@@ -56,9 +70,9 @@ class MemoryPlanner {
   ParallelContext parallel_;
   VocabShard vocab_;
   Memory memory_{Device{}};
-  TransformerBlock block_;  // knows what each of the blocks leases
-  std::vector<Shape> block_parameters_;
-  std::int64_t activations_ = 0, scratch_ = 0, rope_table_ = 0;
+  TransformerBlock block_;                         // knows what each of the blocks leases
+  std::vector<Shape> parameters_;                  // on this rank
+  std::vector<std::vector<RankMaxima>> replicas_;  // by replica and tensor-parallel rank
 };
 
 // What one pass over one micro-batch takes; the model leases and allocates by these.
