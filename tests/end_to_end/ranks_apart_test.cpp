@@ -63,8 +63,7 @@ TEST_F(RanksApart, AnotherCommandOnOneRankIsNamed) {
 TEST_F(RanksApart, ARunDirectoryThatARankDoesNotSeeIsRefusedBeforeTheFirstStep) {
   const auto before = files_below(dir_.path());
   for (const std::string run : {"run", "some/where/run", "some/../where/run/"}) {
-    const auto arguments =
-        train_arguments({"threads_per_rank=1", "limits.watchdog_seconds=2", "run_dir=" + run});
+    const auto arguments = train_arguments({"threads_per_rank=1", "run_dir=" + run});
     const auto outcome = run_apart(arguments, arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_THAT(outcome.problems(),
