@@ -5,7 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "core/rng.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/allocation_watch.hpp"
+#include "support/damaged_file.hpp"
 
 namespace coppice::test {
 namespace {
@@ -345,6 +346,53 @@ TEST_F(RunConfigFile, DamagedAnywhereIsReadOrRefused) {
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += "loss {";
   EXPECT_THAT(problems(deep), Contains(HasSubstr("nested too deeply")));
+}
+
+// Cut at every 4 KiB and at every byte of its fields, and single bits flipped: refused with the
+// file's name, or taken with a resolved text that reads back as itself.
+TEST_F(RunConfigFile, CutsAndFlippedBitsAreReadOrRefusedInBoundedMemory) {
+  const std::string fields = load(good("loss { kind: DAPO } limits { max_steps: 3 }")).text();
+  const std::string remark = "# a remark that says nothing of use to anybody who reads it\n";
+  std::string text;
+  while (text.size() < 3 * 4096) text += remark;
+  text += fields;
+  const auto path = dir_ / "run.textproto";
+  write_file(path, text);
+  const DamagedFile file(path);
+  const auto taken = [&] {
+    forget_allocations();
+    std::string resolved;
+    try {
+      resolved = load_run_config(path, {}, use_, job_).text();
+    } catch (const ConfigError& error) {
+      for (const auto& line : error.problems())
+        EXPECT_THAT(line, testing::AnyOf(HasSubstr("run.textproto"), HasSubstr("model.h5"),
+                                         HasSubstr("r.jsonl")));
+    }
+    EXPECT_LE(largest_allocation(), 8 * text.size() + (64 << 10));
+    return resolved;
+  };
+  const std::string whole = taken();
+  ASSERT_FALSE(whole.empty());
+  file.for_each_cut([&](std::size_t length) {
+    EXPECT_EQ(taken(), length == text.size() - 1 ? whole : "") << length;  // a line's end
+  });
+  std::vector<std::string> others;
+  int refused = 0;
+  for (const std::uint64_t seed : {1, 2}) {
+    const RandomStream random(seed, "flips of fields");
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+      const auto bit = 8 * (text.size() - fields.size()) + random.below(8 * fields.size(), i);
+      file.with_flip(bit, [&] {
+        const std::string resolved = taken();
+        refused += resolved.empty() ? 1 : 0;
+        if (!resolved.empty() && resolved != whole) others.push_back(resolved);
+      });
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(others.size(), 20u) << "a digit that becomes another";
+  for (const auto& other : others) EXPECT_EQ(load(other).text(), other);
 }
 
 TEST_F(RunConfigFile, ThatDoesNotExistIsNamed) {

@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/rng.hpp"
 #include "rl/temporary_file.hpp"
+#include "support/allocation_watch.hpp"
+#include "support/damaged_file.hpp"
 
 namespace coppice {
 namespace {
@@ -320,6 +324,61 @@ TEST(Rollouts, DamagedFilesAreReadOrRefusedAndNeverCrash) {
   }
   EXPECT_GT(refused, 1000u);
   EXPECT_GT(read, 20u);
+}
+
+// The file cut at every 4 KiB, and single bits flipped: refused with its name, or read as a file of
+// that text reads, in blocks that the file is worth. A cut at a line's end is a shorter file.
+TEST(Rollouts, CutsAndFlippedBitsAreReadOrRefusedInBoundedMemory) {
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "r.jsonl";
+  std::string text;
+  for (int i = 0; i < 100; ++i)
+    text += line_of(R"({"ids": [1, 2, 30], "loss_mask": [0, 1, 1], "reward": -1.5e-3, )"
+                    R"("old_logprobs": [null, -0.25, -1e-300], "truncated": false})",
+                    "g" + std::to_string(i));
+  constexpr std::string_view kWithoutOld = R"({"ids": [7]}, )";
+  for (auto at = text.find(kWithoutOld); at != text.npos; at = text.find(kWithoutOld))
+    text.erase(at, kWithoutOld.size());
+  test::write_file(path, text);
+  const test::DamagedFile file(path);
+  const auto read = [&]() -> std::optional<std::size_t> {
+    test::forget_allocations();
+    std::optional<std::size_t> groups;
+    try {
+      const auto all = read_rollouts(path, {.vocab_size = 1000, .old_values = true});
+      groups = all.size();
+      for (const Group& group : all) {
+        EXPECT_FALSE(group.prompt_ids.empty());
+        for (const Response& response : group.responses) {
+          EXPECT_EQ(response.loss_mask.size(), response.ids.size());
+          for (const auto id : response.ids) EXPECT_TRUE(id >= 0 && id < 1000) << id;
+        }
+      }
+    } catch (const DataError& error) {
+      for (const auto& line : error.problems()) EXPECT_THAT(line, HasSubstr("r.jsonl"));
+    }
+    // A parser's tables have a few words for each byte of a line.
+    EXPECT_LE(test::largest_allocation(), 8 * text.size() + (64 << 10));
+    return groups;
+  };
+  ASSERT_GT(text.size(), 3 * 4096u);
+  EXPECT_EQ(read(), 100u);
+  file.for_each_cut([&](std::size_t length) {
+    const auto lines =
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length), '\n');
+    const auto groups = read();
+    const bool between = length > 0 && (text[length - 1] == '\n' || text[length] == '\n');
+    EXPECT_EQ(groups.has_value(), between) << length;
+    if (!groups) return;
+    EXPECT_EQ(*groups, static_cast<std::size_t>(lines + (text[length] == '\n')));
+  });
+  int refused = 0;
+  file.for_random_flips(2000, text.size(), [&](std::size_t bit) {
+    const auto groups = read();
+    EXPECT_EQ(groups.value_or(100), 100u) << bit;
+    refused += groups ? 0 : 1;
+  });
+  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace
