@@ -9,7 +9,6 @@
 
 #include "attention/cpu/prefix_attention_walks.hpp"
 #include "attention/prefix_attention.hpp"
-#include "core/cpu/tile_gemm.hpp"
 #include "core/parallel_for.hpp"
 
 namespace coppice::cpu {
@@ -27,7 +26,9 @@ struct Sizes {
         all(stacked * kv_heads * dim),
         stride(round_up(std::max(TileSizes::kBackwardKeys, tile.query_rows), kTilePadding)),
         score_rows(round_up(tile.stacked_rows(), kTilePadding)),
-        per_thread(2 * score_rows * stride + 2 * stride * round_up(dim, kTilePadding)),
+        keys(std::max(TileSizes::kBackwardKeys, tile.query_rows)),
+        per_thread(2 * score_rows * stride + 2 * key_panel_elements(keys, dim) +
+                   2 * keys * round_up(dim, kTilePadding)),
         key_ranges(std::ssize(plan.key_ranges())),
         query_ranges(std::ssize(plan.query_ranges())),
         walks(kv_heads * tile.dq_parts),
@@ -45,7 +46,7 @@ struct Sizes {
   std::int64_t kv_heads, dim;
   std::int64_t stacked;  // rows of one key-value head
   std::int64_t all;      // elements of all stacked rows
-  std::int64_t stride, score_rows, per_thread;
+  std::int64_t stride, score_rows, keys, per_thread;
   std::int64_t key_ranges, query_ranges, walks, query_tiles;
   std::array<std::int64_t, 6> floats;    // q, d_out, dq parts, lse, delta, own tiles
   std::array<std::int64_t, 5> integers;  // places, first tiles, query tiles, walks, touched
@@ -133,8 +134,9 @@ class Backward {
   /// A key tile with its sums.
   struct KeyTile {
     const Walk& walk;
-    const T *k, *v;
-    std::int64_t k_stride, v_stride;
+    const T* k;
+    std::int64_t k_stride;
+    const T *k_panels, *v_panels;
     bool learns;
     T *scores, *d_scores;  // [score_rows, stride]
     T *dk, *dv;            // [keys, dim]; dk in units of ln 2
@@ -165,18 +167,17 @@ class Backward {
     const auto row = range.begin + begin, dim = sizes_.dim;
     T* scores = own_ + thread_index() * sizes_.per_thread;
     T* d_scores = scores + sizes_.score_rows * sizes_.stride;
-    T* tile_dk = d_scores + sizes_.score_rows * sizes_.stride;
-    T* tile_dv = tile_dk + sizes_.stride * round_up(dim, kTilePadding);
-    const KeyTile tile{walk,
-                       at(k, row, walk.kv_head),
-                       at(v, row, walk.kv_head),
-                       k.strides()[0],
-                       v.strides()[0],
-                       dk.bytes() != nullptr,
-                       scores,
-                       d_scores,
-                       tile_dk,
-                       tile_dv};
+    T* k_panels = d_scores + sizes_.score_rows * sizes_.stride;
+    T* v_panels = k_panels + key_panel_elements(sizes_.keys, dim);
+    T* tile_dk = v_panels + key_panel_elements(sizes_.keys, dim);
+    T* tile_dv = tile_dk + sizes_.keys * round_up(dim, kTilePadding);
+    const KeyTile tile{walk,           at(k, row, walk.kv_head),
+                       k.strides()[0], k_panels,
+                       v_panels,       dk.bytes() != nullptr,
+                       scores,         d_scores,
+                       tile_dk,        tile_dv};
+    transpose_keys(tile.k, tile.k_stride, length, dim, k_panels);
+    transpose_keys(at(v, row, walk.kv_head), v.strides()[0], length, dim, v_panels);
     std::fill_n(tile_dk, length * dim, T{0});
     std::fill_n(tile_dv, length * dim, T{0});
     show_rows(tile, range, begin, length);
@@ -221,24 +222,16 @@ class Backward {
     T* dq = dq_ + tile.walk.part * sizes_.all + first * dim;
     std::int64_t& dq_holds = touched(tile.walk.kv_head, tile.walk.part, index);
 
-    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, q, dim, tile.k,
-              tile.k_stride, T{0}, tile.scores, shape.stride);
-    tile_gemm(Transpose::kNo, Transpose::kYes, rows, shape.columns(), dim, T{1}, d_out, dim, tile.v,
-              tile.v_stride, T{0}, tile.d_scores, shape.stride);
+    score_tile(shape, q, dim, tile.k_panels, 0, tile.scores);
+    score_tile(shape, d_out, dim, tile.v_panels, 0, tile.d_scores);
     gradient_tile(shape, lse_ + first, delta_ + first, tile.scores, tile.d_scores);
 
-    tile_gemm(Transpose::kNo, Transpose::kNo, rows, dim, full, T{1}, tile.d_scores, shape.stride,
-              tile.k, tile.k_stride, dq_holds != 0 ? T{1} : T{0}, dq, dim);
+    if (dq_holds == 0) std::fill_n(dq, rows * dim, T{0});
     dq_holds = 1;
-    multiply_square(shape, tile.d_scores + full, tile.k + full * tile.k_stride, tile.k_stride, dim,
-                    dq);
+    add_seen(shape, tile.d_scores, tile.k, tile.k_stride, dim, dq);
     if (!tile.learns) return;
-    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, tile.scores, shape.stride,
-              d_out, dim, T{1}, tile.dv, dim);
-    tile_gemm(Transpose::kYes, Transpose::kNo, full, dim, rows, T{1}, tile.d_scores, shape.stride,
-              q, dim, T{1}, tile.dk, dim);
-    multiply_square_transposed(shape, tile.scores + full, d_out, dim, tile.dv + full * dim);
-    multiply_square_transposed(shape, tile.d_scores + full, q, dim, tile.dk + full * dim);
+    add_seeing(shape, tile.scores, d_out, dim, tile.dv);
+    add_seeing(shape, tile.d_scores, q, dim, tile.dk);
   }
 
   ExecContext& ctx_;

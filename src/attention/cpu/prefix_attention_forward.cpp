@@ -7,7 +7,6 @@
 
 #include "attention/cpu/prefix_attention_tiles.hpp"
 #include "attention/prefix_attention.hpp"
-#include "core/cpu/tile_gemm.hpp"
 #include "core/parallel_for.hpp"
 
 namespace coppice::cpu {
@@ -83,17 +82,15 @@ class Tile {
 
   T* q() { return q_; }
 
-  /// All rows see `full` keys from k, v on, then each its part of a square of `square` keys.
-  void see(const T* k, std::int64_t k_stride, const T* v, std::int64_t v_stride, std::int64_t full,
-           std::int64_t square) {
+  /// All rows see `full` keys from `first` on, then each its part of a square of `square` keys. v
+  /// is that of the first.
+  void see(const T* key_panels, std::int64_t first, const T* v, std::int64_t v_stride,
+           std::int64_t full, std::int64_t square) {
     const TileShape shape{rows_, heads_, full, square, stride_};
-    tile_gemm(Transpose::kNo, Transpose::kYes, rows_, shape.columns(), dim_, T{1}, q_, dim_, k,
-              k_stride, T{0}, scores_, stride_);
+    score_tile(shape, q_, dim_, key_panels, first, scores_);
     softmax_tile(shape, scores_, max_, sum_, correction_);
     if (!empty_) scale_rows(rows_, dim_, correction_, o_);
-    tile_gemm(Transpose::kNo, Transpose::kNo, rows_, dim_, full, T{1}, scores_, stride_, v,
-              v_stride, T{1}, o_, dim_);
-    multiply_square(shape, scores_ + full, v + full * v_stride, v_stride, dim_, o_);
+    add_seen(shape, scores_, v, v_stride, dim_, o_);
     empty_ = false;
   }
 
@@ -118,10 +115,63 @@ class Tile {
   T *max_, *sum_, *correction_;
 };
 
+/// Where the transposed keys of a range begin, of one key-value head's: ranges one after the other.
+/// Filling `begins` is optional.
+std::int64_t list_panels(const AttentionPlan& plan, std::int64_t dim,
+                         std::span<std::int64_t> begins = {}) {
+  std::int64_t next = 0;
+  for (std::size_t r = 0; r < plan.key_ranges().size(); ++r) {
+    if (!begins.empty()) begins[r] = next;
+    next += key_panel_elements(plan.key_ranges()[r].length, dim);
+  }
+  return next;
+}
+
+template <class T>
+const T* row_of(ConstTensorView space, std::int64_t row, std::int64_t head) {
+  return space.data<T>() + row * space.strides()[0] + head * space.strides()[1];
+}
+
+/// All keys transposed once, for all query tiles that see them.
+template <class T>
+class KeyPanels {
+ public:
+  KeyPanels(ScratchScope& scratch, const AttentionPlan& plan, std::int64_t kv_heads,
+            std::int64_t dim)
+      : plan_(plan), dim_(dim) {
+    const TensorView begins =
+        scratch.lease(DType::kI64, {static_cast<std::int64_t>(plan.key_ranges().size())});
+    begins_ = {begins.data<std::int64_t>(), plan.key_ranges().size()};
+    of_head_ = list_panels(plan, dim, begins_);
+    panels_ = scratch.lease(kDTypeOf<T>, {kv_heads, of_head_}).template data<T>();
+  }
+
+  void fill(ExecContext& ctx, std::int64_t kv_heads, std::span<const KeySpace> spaces) const {
+    const auto ranges = std::ssize(plan_.key_ranges());
+    parallel_for(ctx, ranges * kv_heads, [&](std::int64_t i) {
+      const auto range = static_cast<std::size_t>(i % ranges);
+      const KeyRange& keys = plan_.key_ranges()[range];
+      const ConstTensorView k = spaces[static_cast<std::size_t>(keys.space)].k;
+      transpose_keys(row_of<T>(k, keys.begin, i / ranges), k.strides()[0], keys.length, dim_,
+                     panels_ + i / ranges * of_head_ + begins_[range]);
+    });
+  }
+
+  const T* of(std::int32_t range, std::int64_t kv_head) const {
+    return panels_ + kv_head * of_head_ + begins_[static_cast<std::size_t>(range)];
+  }
+
+ private:
+  const AttentionPlan& plan_;
+  std::int64_t dim_, of_head_;
+  std::span<std::int64_t> begins_;  // [key ranges]
+  T* panels_;                       // [Hkv, of_head]
+};
+
 template <class T>
 void run_item(const AttentionPlan& plan, const TileSizes& sizes, const Item& item, T* scratch,
-              ConstTensorView q, std::span<const KeySpace> spaces, double softmax_scale,
-              TensorView out, TensorView softmax_lse) {
+              ConstTensorView q, const KeyPanels<T>& panels, std::span<const KeySpace> spaces,
+              double softmax_scale, TensorView out, TensorView softmax_lse) {
   const QueryRange& range = plan.query_ranges()[static_cast<std::size_t>(item.range)];
   const auto dim = q.shape()[2], heads = sizes.heads;
   const auto rows = std::min(sizes.query_rows, range.length - item.tile_begin);
@@ -134,16 +184,15 @@ void run_item(const AttentionPlan& plan, const TileSizes& sizes, const Item& ite
 
   const auto see = [&](std::int32_t key_index, std::int64_t full_rows, std::int64_t square) {
     const KeyRange& key = plan.key_ranges()[static_cast<std::size_t>(key_index)];
-    const auto& [k, v] = spaces[static_cast<std::size_t>(key.space)];
-    const T* k_rows = k.data<T>() + key.begin * k.strides()[0] + item.kv_head * k.strides()[1];
-    const T* v_rows = v.data<T>() + key.begin * v.strides()[0] + item.kv_head * v.strides()[1];
+    const ConstTensorView v = spaces[static_cast<std::size_t>(key.space)].v;
+    const T* v_rows = row_of<T>(v, key.begin, item.kv_head);
     const EvenTiles tiles(std::max<std::int64_t>(full_rows, 1), TileSizes::kForwardKeys,
                           kTilePadding);
     std::int64_t begin = 0;
     do {  // the square, if there is one, goes with the last full tile
       const auto full = std::min(tiles.size, full_rows - begin);
       const bool last = begin + full == full_rows;
-      tile.see(k_rows + begin * k.strides()[0], k.strides()[0], v_rows + begin * v.strides()[0],
+      tile.see(panels.of(key_index, item.kv_head), begin, v_rows + begin * v.strides()[0],
                v.strides()[0], full, last ? square : 0);
       begin += full;
     } while (begin < full_rows);
@@ -166,6 +215,8 @@ std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan, s
                                                     DType dtype, int threads) {
   const TileSizes sizes(heads, kv_heads);
   return Arena::leased_bytes(DType::kI64, {item_count(plan, sizes, kv_heads), kItemFields}) +
+         Arena::leased_bytes(DType::kI64, {std::ssize(plan.key_ranges())}) +
+         Arena::leased_bytes(dtype, {kv_heads, list_panels(plan, dim)}) +
          Arena::leased_bytes(dtype, {threads, Layout(sizes, dim).total});
 }
 
@@ -186,10 +237,12 @@ void prefix_attention_forward(ExecContext& ctx, const AttentionPlan& plan, Const
   TensorView per_thread = scratch.lease(q.dtype(), {ctx.threads, layout.total});
 
   visit_float(q.dtype(), [&]<class T>(TypeTag<T>) {
+    const KeyPanels<T> panels(scratch, plan, kv_heads, q.shape()[2]);
+    panels.fill(ctx, kv_heads, spaces);
     parallel_for(ctx, count, [&](std::int64_t i) {
       T* own = per_thread.data<T>() + thread_index() * layout.total;
-      run_item<T>(plan, sizes, items[static_cast<std::size_t>(i)], own, q, spaces, softmax_scale,
-                  out, softmax_lse);
+      run_item<T>(plan, sizes, items[static_cast<std::size_t>(i)], own, q, panels, spaces,
+                  softmax_scale, out, softmax_lse);
     });
   });
 }

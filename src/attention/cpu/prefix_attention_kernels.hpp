@@ -1,6 +1,6 @@
 #pragma once
-// The vector loops of prefix attention on the CPU: what is left when the matrix multiplications are
-// taken out. They know tiles, not plans.
+// The loops of prefix attention on the CPU: products of tiles, softmax, moving rows. They know
+// tiles, not plans.
 //
 // Query rows of one key-value head are *stacked*: row r of a tile is query row r / heads with query
 // head r % heads. One multiplication then serves every head that shares a key, and the rows of a
@@ -56,18 +56,36 @@ void gradient_tile(const TileShape& tile, const float* lse, const float* delta, 
 void gradient_tile(const TileShape& tile, const double* lse, const double* delta, double* scores,
                    double* d_probability);
 
-/// The square's part of `out += W B`: stacked row r adds W[r, j] B[j] for j <= r / heads only, so
-/// that a row behind it cannot reach it, whatever it holds. W is the tile at its column `full`.
-void multiply_square(const TileShape& tile, const float* w, const float* b, std::int64_t b_stride,
-                     std::int64_t dim, float* out);
-void multiply_square(const TileShape& tile, const double* w, const double* b, std::int64_t b_stride,
-                     std::int64_t dim, double* out);
+/// Keys lie in *panels* of this many for score_tile: panel p is [dim, kKeyPanel], key j in column
+/// j % kKeyPanel. The last one is filled up with zeros.
+inline constexpr std::int64_t kKeyPanel = 64;
+inline std::int64_t key_panel_elements(std::int64_t keys, std::int64_t dim) {
+  return (keys + kKeyPanel - 1) / kKeyPanel * kKeyPanel * dim;
+}
+void transpose_keys(const float* keys, std::int64_t key_stride, std::int64_t count,
+                    std::int64_t dim, float* panels);
+void transpose_keys(const double* keys, std::int64_t key_stride, std::int64_t count,
+                    std::int64_t dim, double* panels);
 
-/// The square's part of `out += W^T A`: key row j adds W[r, j] A[r] for r / heads >= j only.
-void multiply_square_transposed(const TileShape& tile, const float* w, const float* a,
-                                std::int64_t dim, float* out);
-void multiply_square_transposed(const TileShape& tile, const double* w, const double* a,
-                                std::int64_t dim, double* out);
+/// scores = q K^T for the tile's columns, which are the keys from `first` on, a multiple of
+/// kTilePadding; entries that no row of a block sees are left out, unseen ones may be written.
+void score_tile(const TileShape& tile, const float* q, std::int64_t dim, const float* key_panels,
+                std::int64_t first, float* scores);
+void score_tile(const TileShape& tile, const double* q, std::int64_t dim, const double* key_panels,
+                std::int64_t first, double* scores);
+
+/// out += W B over what each row sees: stacked row r adds W[r, j] B[j] for its keys j only, so that
+/// a key behind it cannot reach it, whatever it holds.
+void add_seen(const TileShape& tile, const float* w, const float* b, std::int64_t b_stride,
+              std::int64_t dim, float* out);
+void add_seen(const TileShape& tile, const double* w, const double* b, std::int64_t b_stride,
+              std::int64_t dim, double* out);
+
+/// out += W^T A the same way: key j adds W[r, j] A[r] for the rows r that see it only.
+void add_seeing(const TileShape& tile, const float* w, const float* a, std::int64_t dim,
+                float* out);
+void add_seeing(const TileShape& tile, const double* w, const double* a, std::int64_t dim,
+                double* out);
 
 /// out[i] = a[i] . b[i] for rows of `dim`; b is stacked, a is not (see stack_rows).
 void row_dots(const float* a, std::int64_t a_stride, std::int64_t head_stride, const float* b,

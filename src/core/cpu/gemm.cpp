@@ -5,7 +5,7 @@
 
 #include <Eigen/Core>
 
-#include "core/cpu/tile_gemm.hpp"
+#include "core/gemm.hpp"
 
 namespace coppice::cpu {
 namespace {
@@ -22,11 +22,9 @@ std::int64_t leading(std::int64_t ld, std::int64_t columns) {
   return std::max<std::int64_t>({ld, columns, 1});
 }
 
-}  // namespace
-
-void tile_gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k,
-               float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-               float beta, float* c, std::int64_t ldc) {
+void multiply(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k,
+              float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
+              float beta, float* c, std::int64_t ldc) {
   if (m == 0 || n == 0) return;
   if (k == 0) {  // the library's answer for an empty sum is not specified
     for (std::int64_t i = 0; i < m; ++i) {
@@ -44,9 +42,9 @@ void tile_gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::
   }
 }
 
-void tile_gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k,
-               double alpha, const double* a, std::int64_t lda, const double* b, std::int64_t ldb,
-               double beta, double* c, std::int64_t ldc) {
+void multiply(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k,
+              double alpha, const double* a, std::int64_t lda, const double* b, std::int64_t ldb,
+              double beta, double* c, std::int64_t ldc) {
   if (m == 0 || n == 0) return;
   Eigen::Map<RowMajor, 0, Eigen::OuterStride<>> out(c, m, n, Eigen::OuterStride<>(ldc));
   if (beta == 0.0) {
@@ -69,6 +67,8 @@ void tile_gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::
   }
 }
 
+}  // namespace
+
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options) {
   const auto m = c.shape()[0], n = c.shape()[1];
@@ -76,9 +76,9 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
   visit_float(c.dtype(), [&]<class T>(TypeTag<T>) {
     const int before = omp_get_max_threads();
     omp_set_num_threads(ctx.threads);
-    tile_gemm(options.a, options.b, m, n, k, static_cast<T>(options.alpha), a.data<T>(),
-              a.strides()[0], b.data<T>(), b.strides()[0], static_cast<T>(options.beta),
-              c.data<T>(), c.strides()[0]);
+    multiply(options.a, options.b, m, n, k, static_cast<T>(options.alpha), a.data<T>(),
+             a.strides()[0], b.data<T>(), b.strides()[0], static_cast<T>(options.beta), c.data<T>(),
+             c.strides()[0]);
     omp_set_num_threads(before);
   });
 }
