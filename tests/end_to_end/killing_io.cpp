@@ -1,8 +1,11 @@
-// Kills the process just before one of the calls that change a checkpoint on disk: a write, a sync,
-// a rename or a removal below a directory named "checkpoints". Loaded before the C library.
+// Kills or stops the process just before one of the calls that change a checkpoint on disk: a
+// write, a sync, a rename or a removal below a directory named "checkpoints". Loaded before the C
+// library.
 //
 //   COPPICE_KILL_AT=n        before call n, counted from 1; a write may have put down its first
-//   half COPPICE_COUNT_FILE=path  the number of calls is written there at the end
+//                            half
+//   COPPICE_STOP_AT=n        the same with SIGSTOP: a disk that hangs
+//   COPPICE_COUNT_FILE=path  the number of calls is written there at the end
 #include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
@@ -33,11 +36,16 @@ bool is_checkpoint(int fd) {
   return length > 0 && is_checkpoint(std::string_view(path, static_cast<std::size_t>(length)));
 }
 
+bool is_at(const char* variable, long number) {
+  const char* at = std::getenv(variable);
+  return at != nullptr && number == std::strtol(at, nullptr, 10);
+}
+
 // Whether this is the call to die before.
 bool is_the_one() {
-  const char* at = std::getenv("COPPICE_KILL_AT");
   const long number = ++calls;
-  return at != nullptr && number == std::strtol(at, nullptr, 10);
+  if (is_at("COPPICE_STOP_AT", number)) kill(getpid(), SIGSTOP);
+  return is_at("COPPICE_KILL_AT", number);
 }
 
 [[noreturn]] void die() {
