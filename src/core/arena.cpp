@@ -7,12 +7,26 @@ namespace coppice {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kAliasing = 4096;
+
+std::int64_t row_stride(DType dtype, std::int64_t columns) {
+  const auto bytes = columns * size_of(dtype);
+  return columns + (bytes > 0 && bytes % kAliasing == 0 ? kAlignment / size_of(dtype) : 0);
+}
 
 }  // namespace
 
 std::int64_t Arena::leased_bytes(DType dtype, const Shape& shape) {
   const auto bytes = shape.numel() * size_of(dtype);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t Arena::matrix_bytes(DType dtype, std::int64_t rows, std::int64_t columns) {
+  return leased_bytes(dtype, {rows, row_stride(dtype, columns)});
+}
+
+TensorView Arena::matrix(DType dtype, std::int64_t rows, std::int64_t columns) {
+  return lease(dtype, {rows, row_stride(dtype, columns)}).columns(0, columns);
 }
 
 TensorView Arena::lease(DType dtype, Shape shape) {

@@ -22,12 +22,12 @@ Mlp::Mlp(const ParallelContext& parallel, const ParameterStorage& storage, const
              .parts = {{name + ".down_proj", hidden_size}}}) {}
 
 Mlp::Activations Mlp::lease_activations(Arena& arena, std::int64_t tokens) const {
-  return {.gate_up = arena.tensor(dtype_, {tokens, 2 * intermediate_size_}),
+  return {.gate_up = Tensor(arena.matrix(dtype_, tokens, 2 * intermediate_size_)),
           .hidden = arena.tensor(dtype_, {tokens, intermediate_size_})};
 }
 
 std::int64_t Mlp::activation_bytes(std::int64_t tokens) const {
-  return Arena::leased_bytes(dtype_, {tokens, 2 * intermediate_size_}) +
+  return Arena::matrix_bytes(dtype_, tokens, 2 * intermediate_size_) +
          Arena::leased_bytes(dtype_, {tokens, intermediate_size_});
 }
 

@@ -120,7 +120,7 @@ std::int64_t SelfAttention::backward_scratch_bytes(const AttentionPlan& plan, in
   }
   inner = std::max({inner, qkv_.scratch_bytes(tokens), output_.scratch_bytes(tokens)});
   return Arena::leased_bytes(dtype_, {tokens, q_width()}) +
-         Arena::leased_bytes(dtype_, {tokens, q_width() + 2 * kv_width()}) + inner;
+         Arena::matrix_bytes(dtype_, tokens, q_width() + 2 * kv_width()) + inner;
 }
 
 ConstTensorView SelfAttention::queries(const Activations& acts) const {
@@ -212,7 +212,7 @@ void SelfAttention::backward(ExecContext& ctx, ConstTensorView x, const PackedRo
   const auto width = config_.head_dim, tokens = acts.qkv.shape()[0];
   ScratchScope scratch(ctx.scratch);
   TensorView d_out = scratch.like(acts.out);
-  TensorView d_qkv = scratch.like(acts.qkv);
+  TensorView d_qkv = scratch.matrix(dtype_, tokens, q_width() + 2 * kv_width());
   output_.backward(ctx, acts.out, dy, d_out);
 
   const TensorView dq = heads_of(d_qkv, 0, q_heads, width);
