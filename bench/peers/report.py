@@ -17,9 +17,10 @@ GIB = 2**30
 # Bars on peak resident memory, in GiB: the plain grouped step, and with block recompute.
 MEMORY_BARS = {"P=512 R=64 G=8": (3.4, 3.0), "P=2048 R=64 G=16": (6.0, 3.0)}
 VERSIONS = """
-import json, platform, prefix_grouper, torch, transformers
-print(json.dumps({"python": platform.python_version(), "torch": torch.__version__,
-  "transformers": transformers.__version__, "prefix-grouper": prefix_grouper.__version__}))
+import importlib.metadata, json, platform
+names = "torch", "transformers", "prefix-grouper"
+print(json.dumps({"python": platform.python_version()} |
+                 {name: importlib.metadata.version(name) for name in names}))
 """
 INTRODUCTION = """\
 # One GRPO step beside PyTorch
@@ -45,19 +46,26 @@ def machine():
     vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     cores = len(os.sched_getaffinity(0))
-    return (f"{cores} cores of {fields.get('model name', platform.machine())} ({vectors}), "
+    return (f"{cores} core{'s' * (cores > 1)} of {fields.get('model name', platform.machine())} ({vectors}), "
             f"{memory:.0f} GiB, Linux {platform.release().split('-')[0]}")  # fmt: skip
 
 
-def new_result(options, root):
+def commit(root):
     dirty = output_of(["git", "status", "--porcelain", "--untracked-files=no"], cwd=root)
-    commit = output_of(["git", "rev-parse", "--short", "HEAD"], cwd=root)
+    return output_of(["git", "rev-parse", "--short", "HEAD"], cwd=root) + (dirty and " and changes")
+
+
+def command_line(script):
+    return shlex.join([script, *sys.argv[1:]])
+
+
+def new_result(options, root):
     versions = {"coppice": output_of([options.program, "--version"]).split()[-1]}
     versions |= json.loads(output_of([options.python, "-c", VERSIONS]))
     return {
         "shape": f"P={options.prefix} R={options.response} G={options.group_size}",
-        "command": shlex.join(["bench/peers/compare.py", *sys.argv[1:]]),
-        "commit": commit + (" and changes" if dirty else ""),
+        "command": command_line("bench/peers/compare.py"),
+        "commit": commit(root),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
         "threads": options.threads,
