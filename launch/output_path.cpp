@@ -13,9 +13,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // False, with a problem, where there is no directory to write into, or none that can be written.
-bool has_parent(const fs::path& out, Problems& problems) {
+bool has_parent(std::string_view flag, const fs::path& out, Problems& problems) {
   if (out.empty()) {
-    problems.add("--out is empty. Give a name.");
+    problems.add("{} is empty. Give a name.", flag);
     return false;
   }
   const fs::path name = out.has_filename() ? out : out.parent_path();
@@ -24,33 +24,34 @@ bool has_parent(const fs::path& out, Problems& problems) {
   if (fs::is_directory(parent, error)) {
     // Told before the work whose result would have no place.
     if (access(parent.c_str(), W_OK) == 0) return true;
-    problems.add("--out {}: the directory {} cannot be written: {}. Give a name in another one.",
+    problems.add("{} {}: the directory {} cannot be written: {}. Give a name in another one.", flag,
                  out.string(), parent.string(), std::strerror(errno));
     return false;
   }
-  problems.add("--out {}: the directory {} does not exist. Make it first.", out.string(),
+  problems.add("{} {}: the directory {} does not exist. Make it first.", flag, out.string(),
                parent.string());
   return false;
 }
 
 }  // namespace
 
-void check_output_file(const fs::path& out, const std::vector<fs::path>& inputs,
-                       Problems& problems) {
-  if (!has_parent(out, problems)) return;
+void check_output_file(const fs::path& out, const std::vector<fs::path>& inputs, Problems& problems,
+                       std::string_view flag) {
+  if (!has_parent(flag, out, problems)) return;
   std::error_code error;
   const auto is_out = [&](const fs::path& input) { return fs::equivalent(out, input, error); };
   if (!out.has_filename() || (fs::exists(out, error) && !fs::is_regular_file(out, error)))
-    problems.add("--out {}: is no file that could be replaced. Give another name.", out.string());
+    problems.add("{} {}: is no file that could be replaced. Give another name.", flag,
+                 out.string());
   else if (std::any_of(inputs.begin(), inputs.end(), is_out))
-    problems.add("--out {}: is an input of this command (it would be lost). Give another name.",
+    problems.add("{} {}: is an input of this command (it would be lost). Give another name.", flag,
                  out.string());
 }
 
 void check_output_directory(const fs::path& out, Problems& problems) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(out, error)))
-    has_parent(out, problems);
+    has_parent("--out", out, problems);
   else if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
     problems.add(
         "--out {}: exists and is not an empty directory (nothing is overwritten). Remove it or "

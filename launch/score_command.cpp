@@ -11,6 +11,7 @@
 #include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_config.hpp"
+#include "launch/trace_file.hpp"
 #include "rl/scorer.hpp"
 
 namespace coppice {
@@ -23,6 +24,7 @@ struct Options {
   std::string sharing, precision, device, fill;
   double temperature = 1.0;
   std::vector<std::string> set;
+  std::optional<std::string> trace;
 };
 
 void check_paths(const Options& options, const Job& job, Problems& problems) {
@@ -35,6 +37,10 @@ void check_paths(const Options& options, const Job& job, Problems& problems) {
   std::vector<fs::path> inputs = {options.checkpoint};
   if (options.fill.empty()) inputs.emplace_back(options.rollouts);
   check_output_file(options.out, inputs, problems);
+  if (!options.trace) return;
+  check_output_file(*options.trace, {options.checkpoint, options.rollouts}, problems, "--trace");
+  if (fs::weakly_canonical(*options.trace, error) == fs::weakly_canonical(options.out, error))
+    problems.add("--trace {}: is --out too. Give another name.", *options.trace);
 }
 
 RunConfig checked_config(const Options& options, const Job& job) {
@@ -70,8 +76,9 @@ std::vector<Group> read_groups(const Options& options, const RunConfig& config,
 
 // What would make ranks compute or write something else than their peers.
 std::string given(const Options& options, const RunConfig& config) {
-  return fmt::format("{}\n{}\n{}\n{:a}\n{}\n{}", options.checkpoint, options.rollouts, options.out,
-                     options.temperature, options.fill, config.common_text());
+  return fmt::format("{}\n{}\n{}\n{:a}\n{}\n{}\n{}", options.checkpoint, options.rollouts,
+                     options.out, options.temperature, options.fill, options.trace.value_or(""),
+                     config.common_text());
 }
 
 void score(const Options& options, Job& job) {
@@ -84,7 +91,9 @@ void score(const Options& options, Job& job) {
              fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),
              fingerprint_of_model("the model file " + options.checkpoint, *file.checkpoint())});
 
-  Session session(job, config, file.config);
+  std::optional<Trace> trace;
+  if (options.trace) trace.emplace();
+  Session session(job, config, file.config, trace ? &*trace : nullptr);
   const auto model = load_model(file, session, config.precision, WithGradients::kNo);
   std::optional<Progress> progress;
   if (job.is_first()) progress.emplace("micro-batch");
@@ -96,6 +105,7 @@ void score(const Options& options, Job& job) {
                      progress->update(done);
                    });
   progress.reset();
+  if (trace) write_trace(*options.trace, *trace, session.grid(), job.mpi().host());
   if (!job.is_first()) return;
   if (options.fill.empty())
     write_scores(options.out, groups, scores);
@@ -125,6 +135,8 @@ void add_score_command(Commands& commands) {
               "where to compute [auto]; cuda comes later")
       .choice("--fill", options->fill, {"old_logprobs", "ref_logprobs"},
               "write the rollouts file with this field set, instead of scores")
+      .option("--trace", options->trace,
+              "file to write: what every rank did and when, as of coppice train")
       .list(
           "--set", options->set,
           "FIELD=VALUE for threads_per_rank or a field of parallel, numerics or batching, as in a "

@@ -15,12 +15,15 @@ namespace coppice {
 /// Parallel  made by all ranks of the job together
 class Session {
  public:
-  /// `model` says how many tensor ranks share a key-value head.
-  Session(Job& job, const RunConfig& config, const ModelConfig& model)
-      : ctx_{stream_, memory_, scratch_, config.threads_per_rank},
+  /// `model` says how many tensor ranks share a key-value head. `trace`, where the run is traced,
+  /// must outlive this.
+  Session(Job& job, const RunConfig& config, const ModelConfig& model, Trace* trace = nullptr)
+      : ctx_{stream_, memory_, scratch_, config.threads_per_rank, trace},
         grid_(job.mpi(), config.grid, job.watchdog(config.watchdog_seconds),
               std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
-              config.sequence_parallel) {}
+              config.sequence_parallel) {
+    grid_.trace_to(trace);
+  }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 

@@ -11,6 +11,7 @@
 #include "launch/run_data.hpp"
 #include "launch/run_directory.hpp"
 #include "launch/session.hpp"
+#include "launch/trace_file.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/trainer.hpp"
 
@@ -22,15 +23,15 @@ namespace fs = std::filesystem;
 struct Options {
   std::string config;
   std::vector<std::string> set;
+  std::optional<std::string> trace;
 };
 
 // A directory can be made there: what exists of the path is directories.
-void check_run_dir(const fs::path& run_dir) {
+void check_run_dir(const fs::path& run_dir, Problems& problems) {
   std::error_code error;
   fs::path existing = fs::absolute(run_dir);
   while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path())
     existing = existing.parent_path();
-  Problems problems;
   if (!fs::is_directory(existing, error))
     problems.add("run_dir: {} is not a directory. Give another run_dir.", existing.string());
   const fs::path checkpoints = run_dir / "checkpoints";
@@ -39,6 +40,15 @@ void check_run_dir(const fs::path& run_dir) {
   for (const char* name : {"config.textproto", "metrics.jsonl"})
     if (fs::is_directory(run_dir / name, error))
       problems.add("run_dir: {} is not a file. Give another run_dir.", (run_dir / name).string());
+}
+
+void check_outputs(const Options& options, const RunConfig& config, const Job& job) {
+  const fs::path& run_dir = config.trainer.run_dir;
+  Problems problems;
+  check_run_dir(run_dir, problems);
+  if (options.trace && job.is_first())  // the others write none
+    check_trace_file(*options.trace, run_dir,
+                     {options.config, config.model_checkpoint, config.rollouts}, problems);
   problems.throw_if_any<ConfigError>();
 }
 
@@ -124,19 +134,22 @@ void train(const Options& options, Job& job) {
   TrainerConfig& trainer_config = config.trainer;
   const fs::path& run_dir = trainer_config.run_dir;
   job.set_patience(config.watchdog_seconds);
-  check_run_dir(run_dir);
+  check_outputs(options, config, job);
   // A run that is refused leaves no directory, so one that does not exist is locked when it is
   // made.
   std::optional<RunLock> lock;  // rank 0's
   if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
   job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
-                                 config.common_text())});
+                                 config.common_text()),
+             fingerprint_of_text("--trace", options.trace.value_or(""))});
   const auto world = job.world(config.watchdog_seconds);
   Input input = read_input(config, job, *world);
   const ModelFile& file = input.data.model;
   trainer_config.tokenizer = file.tokenizer();
 
-  Session session(job, config, file.config);
+  std::optional<Trace> trace;
+  if (options.trace) trace.emplace();
+  Session session(job, config, file.config, trace ? &*trace : nullptr);
   std::unique_ptr<PolicyModel> model;
   if (input.resumed)
     model = allocate_model(file, session, config.precision, WithGradients::kYes);
@@ -168,6 +181,7 @@ void train(const Options& options, Job& job) {
   }
   const RunEnd end = trainer.run([&] { return job.stop_requested(); });
   progress.reset();
+  if (trace) write_trace(*options.trace, *trace, session.grid(), job.mpi().host());
   if (job.is_first()) print_end(trainer, end, steps, run_dir);
 }
 
@@ -184,6 +198,10 @@ void add_train_command(Commands& commands) {
       .list("--set", options->set,
             "FIELD=VALUE, as if given at the end of the config; may be given several times, e.g. "
             "--set loss.kind=DAPO")
+      .option("--trace", options->trace,
+              fmt::format("file to write when the run ends: what every rank did and when, for "
+                          "chrome://tracing or Perfetto; the first {} events of a rank",
+                          Trace::kCapacity))
       .footer(
           "Every field of a run config, with units and defaults: configs/run_config.proto.\n"
           "Writes into run_dir: config.textproto (the resolved config), metrics.jsonl (one object "
@@ -191,7 +209,8 @@ void add_train_command(Commands& commands) {
           "checkpoints/step_*.h5. The same command again goes on from the newest whole "
           "checkpoint.\n"
           "The first SIGINT, SIGTERM or SIGUSR1 (on any rank) finishes the step, saves and ends "
-          "with status 0;\na second one ends at once.");
+          "with status 0;\na second one ends at once.\n"
+          "What a trace holds: docs/trace.md.");
 }
 
 }  // namespace coppice

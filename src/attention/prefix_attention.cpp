@@ -38,6 +38,13 @@ std::int64_t check_spaces(ConstTensorView q, const AttentionPlan& plan,
   return kv_heads;
 }
 
+/// Each matrix product is 2 D for every pair that a head sees. What backward makes again, queries
+/// with keys, does not count.
+double flops_of(ConstTensorView q, const AttentionPlan& plan, double products) {
+  return 2.0 * products * static_cast<double>(q.shape()[1] * q.shape()[2]) *
+         static_cast<double>(plan.visible_pairs());
+}
+
 void check_lse(ConstTensorView lse, ConstTensorView q) {
   const Shape wanted{q.shape()[1], q.shape()[0]};
   COPPICE_CHECK(lse.shape() == wanted && lse.dtype() == q.dtype(),
@@ -54,6 +61,8 @@ void prefix_attention_forward(ExecContext& ctx, const AttentionPlan& plan, Const
   check_spaces(q, plan, spaces);
   COPPICE_CHECK(out.spec() == q.spec(), "out is {}, q {}", out.shape(), q.shape());
   check_lse(softmax_lse, q);
+  const TraceScope scope(ctx.trace, "attention_forward",
+                         {.rows = q.shape()[0], .flops = flops_of(q, plan, 2)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::prefix_attention_forward(ctx, plan, q, spaces, softmax_scale, out, softmax_lse);
@@ -89,6 +98,8 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
     COPPICE_CHECK(beta == 0.0 || beta == 1.0, "beta of space {} is {} (0 overwrites, 1 adds)", s,
                   beta);
   }
+  const TraceScope scope(ctx.trace, "attention_backward",
+                         {.rows = q.shape()[0], .flops = flops_of(q, plan, 4)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::prefix_attention_backward(ctx, plan, q, spaces, out, softmax_lse, d_out,

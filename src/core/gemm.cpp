@@ -14,6 +14,9 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
                 b.shape(), c.shape());
   COPPICE_CHECK(a.dtype() == b.dtype() && a.dtype() == c.dtype(), "gemm: dtypes {}, {}, {}",
                 name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+  const auto flops =
+      2.0 * static_cast<double>(m) * static_cast<double>(c.shape()[1]) * static_cast<double>(k);
+  const TraceScope scope(ctx.trace, "gemm", {.rows = m, .flops = flops});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::gemm(ctx, a, b, c, options);

@@ -36,12 +36,16 @@ std::int64_t Mlp::scratch_bytes(std::int64_t tokens) const {
 }
 
 void Mlp::recompute(ExecContext& ctx, ConstTensorView x, Activations& acts) const {
-  gate_up_.forward(ctx, x, acts.gate_up);
+  {
+    const TraceScope scope(ctx.trace, TraceKind::kModule, "gate_up_proj_forward");
+    gate_up_.forward(ctx, x, acts.gate_up);
+  }
   swiglu_forward(ctx, acts.gate_up, acts.hidden);
 }
 
 void Mlp::forward(ExecContext& ctx, ConstTensorView x, Activations& acts, TensorView y) const {
   recompute(ctx, x, acts);
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "down_proj_forward");
   down_.forward(ctx, acts.hidden, y);
 }
 
@@ -49,8 +53,12 @@ void Mlp::backward(ExecContext& ctx, ConstTensorView x, Activations&& acts, Cons
                    TensorView dx) {
   // Each gradient takes the place of its activation, which nobody reads after this.
   const TensorView d_hidden = acts.hidden, d_gate_up = acts.gate_up;
-  down_.backward(ctx, acts.hidden, dy, d_hidden);
+  {
+    const TraceScope scope(ctx.trace, TraceKind::kModule, "down_proj_backward");
+    down_.backward(ctx, acts.hidden, dy, d_hidden);
+  }
   swiglu_backward(ctx, acts.gate_up, d_hidden, d_gate_up);
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "gate_up_proj_backward");
   gate_up_.backward(ctx, x, d_gate_up, dx);
 }
 

@@ -29,6 +29,7 @@ void check_like(ConstTensorView tensor, ConstTensorView x, const char* name) {
 void dispatch_forward(ExecContext& ctx, ConstTensorView x, std::optional<ConstTensorView> delta,
                       ConstTensorView gamma, double epsilon, std::optional<TensorView> sum,
                       TensorView y, TensorView rstd) {
+  const TraceScope scope(ctx.trace, "rms_norm_forward", {.rows = x.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::add_rms_norm_forward(ctx, x, delta, gamma, epsilon, sum, y, rstd);
@@ -69,6 +70,7 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
   check_like(dx, x, "dx");
   if (residual_grad) check_like(*residual_grad, x, "residual_grad");
   if (dgamma) check_like(*dgamma, gamma, "dgamma");
+  const TraceScope scope(ctx.trace, "rms_norm_backward", {.rows = x.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::rms_norm_backward(ctx, x, gamma, rstd, dy, residual_grad, dx, dgamma);

@@ -18,6 +18,8 @@ void rope(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t
     COPPICE_CHECK(position >= 0 && position < table.positions(), "rope: position {} of {}",
                   position, table.positions());
   }
+  const char* name = direction == RopeDirection::kForward ? "rope_forward" : "rope_backward";
+  const TraceScope scope(ctx.trace, name, {.rows = x.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::rope(ctx, table, positions, x, direction);

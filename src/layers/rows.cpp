@@ -32,6 +32,7 @@ void check_bias(const char* op, ConstTensorView bias, ConstTensorView y) {
 void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView sum) {
   COPPICE_CHECK(a.shape().rank() == 2 && a.spec() == b.spec() && a.spec() == sum.spec(),
                 "add_rows: {} + {} into {}", a.shape(), b.shape(), sum.shape());
+  const TraceScope scope(ctx.trace, "add_rows", {.rows = a.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::add_rows(ctx, a, b, sum);
@@ -44,6 +45,7 @@ void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView
 
 void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y) {
   check_bias("add_bias", bias, y);
+  const TraceScope scope(ctx.trace, "add_bias", {.rows = y.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::add_bias(ctx, bias, y);
@@ -56,6 +58,7 @@ void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y) {
 
 void bias_backward(ExecContext& ctx, ConstTensorView dy, TensorView dbias) {
   check_bias("bias_backward", dbias, dy);
+  const TraceScope scope(ctx.trace, "bias_backward", {.rows = dy.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::bias_backward(ctx, dy, dbias);
@@ -69,6 +72,7 @@ void bias_backward(ExecContext& ctx, ConstTensorView dy, TensorView dbias) {
 void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64_t> rows,
                  TensorView picked) {
   check_rows("gather_rows", x, rows, picked);
+  const TraceScope scope(ctx.trace, "gather_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::gather_rows(ctx, x, rows, picked);
@@ -83,6 +87,7 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
                   TensorView dx) {
   check_rows("scatter_rows", dx, rows, d_picked);
   check_ascending("scatter_rows", rows);
+  const TraceScope scope(ctx.trace, "scatter_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::scatter_rows(ctx, d_picked, rows, dx);
@@ -97,6 +102,7 @@ void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std
                  TensorView dx) {
   check_rows("add_to_rows", dx, rows, d_picked);
   check_ascending("add_to_rows", rows);
+  const TraceScope scope(ctx.trace, "add_to_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::add_to_rows(ctx, d_picked, rows, dx);

@@ -153,7 +153,10 @@ void SelfAttention::project(ExecContext& ctx, ConstTensorView x, const PackedRow
                             Activations& acts) const {
   const auto q_heads = num_attention_heads_, kv_heads = num_key_value_heads_;
   const auto width = config_.head_dim;
-  qkv_.forward(ctx, x, acts.qkv);
+  {
+    const TraceScope scope(ctx.trace, TraceKind::kModule, "qkv_proj_forward");
+    qkv_.forward(ctx, x, acts.qkv);
+  }
   TensorView turned = acts.qkv;
   if (config_.qk_norm) {
     turned = acts.qk;
@@ -195,6 +198,7 @@ void SelfAttention::attend(ExecContext& ctx, const PackedRows& rows, Activations
 }
 
 void SelfAttention::output(ExecContext& ctx, const Activations& acts, TensorView y) const {
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "o_proj_forward");
   output_.forward(ctx, acts.out, y);
 }
 
@@ -213,7 +217,10 @@ void SelfAttention::backward(ExecContext& ctx, ConstTensorView x, const PackedRo
   ScratchScope scratch(ctx.scratch);
   TensorView d_out = scratch.like(acts.out);
   TensorView d_qkv = scratch.matrix(dtype_, tokens, q_width() + 2 * kv_width());
-  output_.backward(ctx, acts.out, dy, d_out);
+  {
+    const TraceScope scope(ctx.trace, TraceKind::kModule, "o_proj_backward");
+    output_.backward(ctx, acts.out, dy, d_out);
+  }
 
   const TensorView dq = heads_of(d_qkv, 0, q_heads, width);
   const TensorView d_key_value = d_qkv.columns(q_width(), 2 * kv_width());
@@ -249,6 +256,7 @@ void SelfAttention::backward(ExecContext& ctx, ConstTensorView x, const PackedRo
     k_norm_->backward(ctx, heads_of(acts.qkv.view(), q_width(), kv_heads, width), acts.k_rstd, dk,
                       std::nullopt, dk);
   }
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "qkv_proj_backward");
   qkv_.backward(ctx, x, d_qkv, dx);
 }
 

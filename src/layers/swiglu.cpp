@@ -17,6 +17,7 @@ void check_pair(ConstTensorView gate_up, ConstTensorView hidden) {
 
 void swiglu_forward(ExecContext& ctx, ConstTensorView gate_up, TensorView hidden) {
   check_pair(gate_up, hidden);
+  const TraceScope scope(ctx.trace, "swiglu_forward", {.rows = gate_up.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::swiglu_forward(ctx, gate_up, hidden);
@@ -32,6 +33,7 @@ void swiglu_backward(ExecContext& ctx, ConstTensorView gate_up, ConstTensorView 
   check_pair(gate_up, d_hidden);
   COPPICE_CHECK(d_gate_up.spec() == gate_up.spec(), "swiglu: d_gate_up {} for gate_up {}",
                 d_gate_up.shape(), gate_up.shape());
+  const TraceScope scope(ctx.trace, "swiglu_backward", {.rows = gate_up.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::swiglu_backward(ctx, gate_up, d_hidden, d_gate_up);

@@ -25,6 +25,7 @@ void check_tokens(const char* op, ConstTensorView weight, const VocabShard& shar
 void embedding_forward(ExecContext& ctx, ConstTensorView weight, const VocabShard& shard,
                        std::span<const std::int32_t> token_ids, TensorView y) {
   check_tokens("embedding_forward", weight, shard, token_ids, y);
+  const TraceScope scope(ctx.trace, "embedding_forward", {.rows = std::ssize(token_ids)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::embedding_forward(ctx, weight, shard, token_ids, y);
@@ -41,6 +42,7 @@ void embedding_backward(ExecContext& ctx, const VocabShard& shard,
                         std::span<const std::int32_t> token_ids, ConstTensorView dy,
                         TensorView dweight) {
   check_tokens("embedding_backward", dweight, shard, token_ids, dy);
+  const TraceScope scope(ctx.trace, "embedding_backward", {.rows = std::ssize(token_ids)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::embedding_backward(ctx, shard, token_ids, dy, dweight);

@@ -117,7 +117,10 @@ void statistics(const Head& head, const LogitChunk& chunk, std::span<double> log
   Communicator* tensor =
       head.vocabulary && head.vocabulary->tensor.size() > 1 ? &head.vocabulary->tensor : nullptr;
   ScratchScope scratch(head.ctx.scratch);
-  backend.statistics(head.ctx, chunk);
+  {
+    const TraceScope scope(head.ctx.trace, "logprob_statistics", {.rows = rows});
+    backend.statistics(head.ctx, chunk);
+  }
   if (tensor != nullptr) {
     const TensorView all = scratch.lease(DType::kF64, {tensor->size() * rows, 3});
     tensor->all_gather(head.ctx.stream, chunk.statistics, all);
@@ -132,6 +135,7 @@ void statistics(const Head& head, const LogitChunk& chunk, std::span<double> log
 
 void gradient(const Head& head, const LogitChunk& chunk, std::span<const double> c,
               std::span<const double> e) {
+  const TraceScope scope(head.ctx.trace, "logprob_gradient", {.rows = chunk.logits.shape()[0]});
   switch (head.ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::logprob_gradient(head.ctx, head.edges, chunk, c, e);
@@ -192,6 +196,7 @@ void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight
                      const std::optional<VocabRanks>& vocabulary) {
   const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, logprobs.size(), entropies.size());
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "head_forward", {.rows = head.rows()});
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
     ScratchScope scratch(ctx.scratch);
     const LogitChunk chunk = logits_of(head, scratch, begin);
@@ -207,6 +212,7 @@ void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weigh
   const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, c.size(), e.size());
   check_gradients(head, dx, dweight);
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "head_backward", {.rows = head.rows()});
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
     ScratchScope scratch(ctx.scratch);
     const LogitChunk chunk = logits_of(head, scratch, begin);
@@ -226,6 +232,8 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
   const Head head = checked(ctx, x, weight, edges, temperature, chunk_rows, vocabulary);
   check_sizes(head, logprobs.size(), entropies.size());
   check_gradients(head, dx, dweight);
+  const TraceScope scope(ctx.trace, TraceKind::kModule, "head_forward_backward",
+                         {.rows = head.rows()});
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
     ScratchScope scratch(ctx.scratch);
     const LogitChunk chunk = logits_of(head, scratch, begin);

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "core/parallel_for.hpp"
-#include "core/rng.hpp"
 #include "core/stopwatch.hpp"
 #include "layers/rows.hpp"
 #include "model/memory_plan.hpp"
@@ -57,6 +56,7 @@ void PolicyModel::zero_gradients(ExecContext& ctx) {
                         std::min(kBlock, parameter->grad.size_bytes() - at)});
     }
   }
+  const TraceScope scope(ctx.trace, "zero_gradients");
   parallel_for(ctx, std::ssize(pieces), [&](std::int64_t i) {
     const auto& piece = pieces[static_cast<std::size_t>(i)];
     std::memset(piece.begin, 0, static_cast<std::size_t>(piece.bytes));
@@ -142,6 +142,8 @@ void PolicyModel::forward(ExecContext& ctx, const PackedBatch& batch, Recompute 
   note("embedding, forward");
   embedding_.forward(ctx, batch.token_ids, acts.streams.front());
   for (const auto& block : blocks_) {
+    const TraceScope scope(ctx.trace, TraceKind::kLayer, "layer",
+                           {.index = std::ssize(acts.blocks)});
     note("forward", std::ssize(acts.blocks));
     auto& block_acts = acts.blocks.emplace_back(
         block.lease_activations(acts.arena, batch.rows(), recompute, batch.shared.total()));
@@ -204,6 +206,8 @@ void PolicyModel::backward(ExecContext& ctx, const PackedBatch& batch, Activatio
   const PackedRows rows = rows_of_pass(batch);
   const TensorView d_stream = acts.streams.back();
   for (std::size_t layer = blocks_.size(); layer-- > 0;) {
+    const TraceScope scope(ctx.trace, TraceKind::kLayer, "layer",
+                           {.index = static_cast<std::int64_t>(layer)});
     note("backward", static_cast<std::int64_t>(layer));
     blocks_[layer].backward(ctx, acts.streams[layer], rows, std::move(acts.blocks[layer]), d_stream,
                             d_stream);
@@ -217,22 +221,27 @@ void PolicyModel::forward_backward(ExecContext& ctx, const PackedBatch& batch, R
                                    std::span<double> logprobs, std::span<double> entropies,
                                    PhaseSeconds* seconds) {
   Stopwatch watch(ctx.stream);
-  forward(ctx, batch, recompute, activations_);
-  const double body_forward = watch.lap();
-  {
+  const auto timed = [&](const char* phase, const auto& work) {
+    const TraceScope scope(ctx.trace, TraceKind::kPhase, phase);
+    watch.lap();
+    work();
+    return watch.lap();
+  };
+  const double body_forward =
+      timed("forward", [&] { forward(ctx, batch, recompute, activations_); });
+  const double head = timed("head", [&] {
     ScratchScope scratch(ctx.scratch);
     const TensorView d_normed = scratch.like(activations_.head_normed);
     logprob_forward_backward(ctx, activations_.head_normed, head_weight(), activations_.edges,
                              temperature, chunk_rows(activations_.edges), coefficients, logprobs,
                              entropies, d_normed, head_grad(), vocabulary());
     final_norm_backward(ctx, activations_, d_normed);
-  }
-  const double head = watch.lap();
-  backward(ctx, batch, activations_);
+  });
+  const double body_backward = timed("backward", [&] { backward(ctx, batch, activations_); });
   if (seconds != nullptr) {
     // Of the fused head's three matrix multiplications one is the forward's.
     seconds->forward += body_forward + head / 3;
-    seconds->backward += watch.lap() + 2 * head / 3;
+    seconds->backward += body_backward + 2 * head / 3;
   }
 }
 
@@ -250,6 +259,8 @@ void PolicyModel::score(ExecContext& ctx, const PackedBatch& batch, double tempe
   note("embedding, forward");
   embedding_.forward(ctx, batch.token_ids, x);
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const TraceScope scope(ctx.trace, TraceKind::kLayer, "layer",
+                           {.index = static_cast<std::int64_t>(layer)});
     note("forward", static_cast<std::int64_t>(layer));
     ScratchScope block_scratch(ctx.scratch);
     auto nothing_kept =
@@ -268,32 +279,6 @@ void PolicyModel::score(ExecContext& ctx, const PackedBatch& batch, double tempe
   norm_head(ctx, activations_, head, normed, rstd);
   logprob_forward(ctx, normed, head_weight(), edges, temperature, chunk_rows(edges), logprobs,
                   entropies, vocabulary());
-}
-
-void PolicyModel::initialize(std::uint64_t seed) {
-  for (Parameter* parameter : parameters()) {
-    for (const ParameterPart& part : parameter->parts) {
-      const TensorView values = coppice::rows_of(part, parameter->value);
-      const Shard& shard = part.shard;
-      const RandomStream stream(seed, "init/" + part.name);
-      const bool matrix = values.shape().rank() == 2, bias = part.name.ends_with(".bias");
-      // Elements are drawn by their place in the logical tensor, so that no grid changes them.
-      const auto columns = matrix ? shard.local_shape[1] : 1;
-      const auto whole_columns = matrix ? shard.global_shape[1] : 1;
-      const auto first_column = matrix ? shard.global_offset[1] : 0;
-      visit_float(dtype_, [&]<class T>(TypeTag<T>) {
-        T* data = values.data<T>();
-        for (std::int64_t i = 0; i < values.numel(); ++i) {
-          const auto element =
-              (shard.global_offset[0] + i / columns) * whole_columns + first_column + i % columns;
-          const double value = matrix ? config_.initializer_range *
-                                            stream.normal(static_cast<std::uint64_t>(element))
-                                      : (bias ? 0.0 : 1.0);
-          data[i] = static_cast<T>(value);
-        }
-      });
-    }
-  }
 }
 
 }  // namespace coppice

@@ -28,6 +28,7 @@ void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
                       t.exp_avg_sq.is_contiguous(),
                   "adamw_update takes contiguous tensors");
   }
+  const TraceScope scope(ctx.trace, "adamw_update");
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::adamw_update(ctx, tensors, coefficients);

@@ -17,6 +17,7 @@ double sum_of_squares(ExecContext& ctx, std::span<Parameter* const> parameters, 
       runs.push_back(grad.rows(rows.begin, rows.count()));
     }
   }
+  const TraceScope scope(ctx.trace, "sum_of_squares");
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
       return cpu::sum_of_squares(ctx, runs);

@@ -77,6 +77,8 @@ std::string_view name_of(Collective collective) {
 
 template <class Call>
 void Communicator::counted(Collective collective, std::int64_t bytes, Call&& call) {
+  const TraceScope scope(size() > 1 ? trace_ : nullptr, TraceKind::kCollective,
+                         name_of(collective).data(), {.bytes = bytes, .axis = trace_axis_});
   const auto start = std::chrono::steady_clock::now();
   call();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -10,6 +10,7 @@
 
 #include "core/stream.hpp"
 #include "core/tensor.hpp"
+#include "core/trace.hpp"
 
 namespace coppice {
 
@@ -58,6 +59,13 @@ class Communicator {
   void broadcast(Stream& stream, TensorView data, int root);
   void barrier(Stream& stream);
 
+  /// From here on every collective becomes an event of `trace`, which must outlive this; null ends
+  /// it. `axis` is the literal it is known by there. One rank sends nothing, and has no events.
+  void trace_to(Trace* trace, const char* axis) {
+    trace_ = trace;
+    trace_axis_ = axis;
+  }
+
   const CollectiveCounter& counter(Collective collective) const {
     return counters_[static_cast<std::size_t>(collective)];
   }
@@ -77,6 +85,8 @@ class Communicator {
   void counted(Collective collective, std::int64_t bytes, Call&& call);
 
   std::array<CollectiveCounter, kCollectiveCount> counters_{};
+  Trace* trace_ = nullptr;
+  const char* trace_axis_ = nullptr;
 };
 
 /// The axis of one rank: sums are what they were, gathers are copies.

@@ -45,4 +45,14 @@ ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogCo
       axis(key_value_sharers, session.rank() / key_value_sharers, "shared key-value head");
 }
 
+void ProcessGrid::trace_to(Trace* trace) {
+  // The metrics' names.
+  tensor_->trace_to(trace, "tensor");
+  context_->trace_to(trace, "context");
+  data_->trace_to(trace, "data");
+  replicas_->trace_to(trace, "replicas");
+  world_->trace_to(trace, "world");
+  shared_key_value_->trace_to(trace, "shared_key_value");
+}
+
 }  // namespace coppice

@@ -53,6 +53,8 @@ class ProcessGrid {
   Communicator& world() { return *world_; }
   /// The tensor ranks that hold the same key-value head as this one.
   Communicator& shared_key_value() { return *shared_key_value_; }
+  /// Every collective of the grid becomes an event of `trace`, which must outlive this.
+  void trace_to(Trace* trace);
   /// What this rank is doing, for messages about waits.
   Activity& activity() { return *activity_; }
   ParallelContext parallel() {

@@ -18,18 +18,25 @@ std::vector<GroupScores> score_groups(ExecContext& ctx, ProcessGrid& grid, Polic
   const StepPlan plan = plan_step(groups, batching, EdgeTokens::kAll, packing_cost(model.config()),
                                   grid.sizes().data, rows);
   TokenFigures figures(groups);
+  const auto in_phase = [&](const char* name, const auto& work) {
+    const TraceScope scope(ctx.trace, TraceKind::kPhase, name);
+    return work();
+  };
   std::int64_t done = 0;
   const auto my_rank = static_cast<std::size_t>(grid.coordinates().dp_rank);
   for (const Microbatch& microbatch : plan.ranks[my_rank].microbatches) {
     if (!microbatch.empty()) {
-      const PackedBatch batch = pack(groups, microbatch, EdgeTokens::kAll, rows);
+      const TraceScope scope(ctx.trace, TraceKind::kMicrobatch, "microbatch", {.index = done});
+      const PackedBatch batch =
+          in_phase("plan", [&] { return pack(groups, microbatch, EdgeTokens::kAll, rows); });
       std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
-      model.score(ctx, batch, temperature, logprobs, entropies);
+      in_phase("forward", [&] { model.score(ctx, batch, temperature, logprobs, entropies); });
       figures.keep(batch, logprobs, entropies);
     }
     if (progress) progress(++done, plan.microbatches());
   }
-  figures.gather(ctx.stream, grid.replicas(), groups, EdgeTokens::kAll);
+  in_phase("reduce",
+           [&] { figures.gather(ctx.stream, grid.replicas(), groups, EdgeTokens::kAll); });
 
   ScoreReport totals{.work = plan.work,
                      .alignment_rows = plan.alignment_rows,

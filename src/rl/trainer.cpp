@@ -5,6 +5,7 @@
 #include "core/stopwatch.hpp"
 #include "optim/grad_norm.hpp"
 #include "rl/parameter_check.hpp"
+#include "rl/phase.hpp"
 #include "rl/scorer.hpp"
 
 namespace coppice {
@@ -37,8 +38,6 @@ void put_sums(const LossSums& sums, bool uses_advantages, StepMetrics& metrics) 
   metrics.clip_fraction = static_cast<double>(sums.clipped) / tokens;
 }
 
-void add_seconds(std::optional<double>& sum, double seconds) { sum = sum.value_or(0.0) + seconds; }
-
 }  // namespace
 
 Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, TrainerConfig config,
@@ -64,16 +63,23 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
 
 std::optional<StepMetrics> Trainer::step() {
   grid_.activity().step = state_.step + 1;
-  enter("plan");
+  TraceScope scope(ctx_.trace, TraceKind::kStep, "step", {.index = state_.step + 1});
   Stopwatch clock(ctx_.stream);
   StepMetrics metrics;
-  if (!take_batch()) return std::nullopt;
-  metrics.seconds.plan = clock.lap();
+  const bool taken = [&] {
+    const Phase phase(ctx_, grid_.activity(), "plan", metrics.seconds.plan);
+    return take_batch();
+  }();
+  if (!taken) {
+    scope.forget();
+    return std::nullopt;
+  }
+  metrics.step_seconds = clock.lap();
   compute_old_logprobs(metrics);
   clock.lap();
   traffic_.restart();
   const bool applied = run_step(metrics);
-  metrics.step_seconds = metrics.seconds.plan + clock.lap();
+  metrics.step_seconds += clock.lap();
   traffic_.put(ctx_, metrics);
   finish_batch();
   count_step(applied, metrics);
@@ -127,9 +133,10 @@ void Trainer::put_plan(const StepPlan& plan, StepMetrics& metrics) {
 // more, those before the first update are, which takes a pass of its own.
 void Trainer::compute_old_logprobs(StepMetrics& metrics) {
   if (!batch_->needs_old_logprobs()) return;
-  Stopwatch clock(ctx_.stream);
-  enter("old log-probs");
+  const Phase phase(ctx_, grid_.activity(), "old_logprobs", metrics.seconds.old_logprobs);
+  std::int64_t index = 0;
   for (const Microbatch& microbatch : mine(plan_of_batch())) {
+    const TraceScope scope(ctx_.trace, TraceKind::kMicrobatch, "microbatch", {.index = index++});
     const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss, rows_);
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
     model_.score(ctx_, packed, config_.loss.temperature, logprobs, entropies);
@@ -137,7 +144,6 @@ void Trainer::compute_old_logprobs(StepMetrics& metrics) {
   }
   batch_->gather(ctx_.stream, grid_.replicas());
   batch_->adopt_current_as_old();
-  metrics.seconds.old_logprobs = clock.lap();
 }
 
 // Plan, forward, log-probs, loss, backward, clip, update. False: the step is skipped and nothing of
@@ -148,11 +154,11 @@ bool Trainer::run_step(StepMetrics& metrics) {
   metrics.loss_tokens = batch_->totals().tokens;
   if (metrics.loss_tokens == 0) return false;
 
-  Stopwatch clock(ctx_.stream);
-  enter("plan");
-  const StepPlan plan = plan_of_batch();
+  const StepPlan plan = [&] {
+    const Phase phase(ctx_, grid_.activity(), "plan", metrics.seconds.plan);
+    return plan_of_batch();
+  }();
   put_plan(plan, metrics);
-  metrics.seconds.plan += clock.lap();
   run_microbatches(plan, metrics);
   const LossSums sums = batch_->sums();
   put_sums(sums, uses_advantages, metrics);
@@ -162,49 +168,43 @@ bool Trainer::run_step(StepMetrics& metrics) {
 void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
   PhaseSeconds seconds;
   model_.zero_gradients(ctx_);
+  std::int64_t index = 0;
   for (const Microbatch& microbatch : mine(plan)) {
-    enter("plan");
-    Stopwatch clock(ctx_.stream);
-    const PackedBatch packed = pack(batch_->groups(), microbatch, EdgeTokens::kInLoss, rows_);
+    const TraceScope scope(ctx_.trace, TraceKind::kMicrobatch, "microbatch", {.index = index++});
+    const PackedBatch packed = [&] {
+      const Phase phase(ctx_, grid_.activity(), "plan", metrics.seconds.plan);
+      return pack(batch_->groups(), microbatch, EdgeTokens::kInLoss, rows_);
+    }();
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
-    metrics.seconds.plan += clock.lap();
-    enter("forward");
     model_.forward_backward(ctx_, packed, config_.recompute, config_.loss.temperature,
                             batch_->coefficients(packed), logprobs, entropies, &seconds);
     batch_->keep(packed, logprobs, entropies);
   }
   metrics.seconds.forward = seconds.forward;
   metrics.seconds.backward = seconds.backward;
-  enter("reduce");
-  Stopwatch clock(ctx_.stream);
+  const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);
   batch_->gather(ctx_.stream, grid_.replicas());
-  add_seconds(metrics.seconds.reduce, clock.lap());
 }
 
 // Every rank takes the same decision: the norm has the same bits everywhere, and one rank that
 // finds its loss not finite is enough for all to skip.
 bool Trainer::update_weights(const LossSums& sums, StepMetrics& metrics) {
-  enter("reduce");
-  Stopwatch clock(ctx_.stream);
-  reducer_.complete(ctx_, parameters_);
-  add_seconds(metrics.seconds.reduce, clock.lap());
-
-  enter("optimizer");
-  const double norm = global_grad_norm(ctx_, parameters_, reducer_.spoken_for(), grid_.world());
-  metrics.grad_norm = norm;
-  const bool is_finite = std::isfinite(sums.loss) && std::isfinite(norm);
-  if (on_any_rank(ctx_, grid_.world(), !is_finite)) {
-    metrics.seconds.optimizer = clock.lap();
-    return false;
+  {
+    const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);
+    reducer_.complete(ctx_, parameters_);
   }
-  const double rate = config_.optimizer.schedule.at(optimizer_.applied_steps() + 1);
-  optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm));
-  metrics.learning_rate = rate;
-  metrics.seconds.optimizer = clock.lap();
-
-  enter("reduce");
+  {
+    const Phase phase(ctx_, grid_.activity(), "optimizer", metrics.seconds.optimizer);
+    const double norm = global_grad_norm(ctx_, parameters_, reducer_.spoken_for(), grid_.world());
+    metrics.grad_norm = norm;
+    const bool is_finite = std::isfinite(sums.loss) && std::isfinite(norm);
+    if (on_any_rank(ctx_, grid_.world(), !is_finite)) return false;
+    const double rate = config_.optimizer.schedule.at(optimizer_.applied_steps() + 1);
+    optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm));
+    metrics.learning_rate = rate;
+  }
+  const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);
   reducer_.gather_values(ctx_, parameters_);
-  add_seconds(metrics.seconds.reduce, clock.lap());
   return true;
 }
 

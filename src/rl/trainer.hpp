@@ -81,7 +81,6 @@ class Trainer {
   void finish_batch();
   bool limit_reached() const;
   bool check_is_due() const;
-  void enter(const char* phase) { grid_.activity().phase = phase; }
   bool is_first_rank() { return grid_.world().rank() == 0; }
   void on_first_rank(const std::function<void()>& body);
 

@@ -2,6 +2,7 @@
 // this rank writes and reads, and how a batch in flight comes back.
 #include "checkpoint/checkpoint_directory.hpp"
 #include "parallel/exchange.hpp"
+#include "rl/phase.hpp"
 #include "rl/trainer.hpp"
 
 namespace coppice {
@@ -25,7 +26,7 @@ void Trainer::on_first_rank(const std::function<void()>& body) {
 }
 
 void Trainer::save() {
-  enter("checkpoint");
+  const Phase phase(ctx_, grid_.activity(), "checkpoint");
   CheckpointHeader header{.kind = CheckpointKind::kCheckpoint,
                           .step = state_.step,
                           .optimizer_step = optimizer_.applied_steps(),
