@@ -201,6 +201,7 @@ def measure(options, work, config):
                 "executed_flops": executed_flops(config, options, side.packing)}  # fmt: skip
     try:
         for repetition in range(options.repetitions):
+            round_begin = time.monotonic()
             for name, side in list(running.items()):
                 if not options.tiny:
                     found["sgemm_gflops"].append(sgemm())
@@ -228,6 +229,9 @@ def measure(options, work, config):
                       f"(turn {time.monotonic() - begin:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
             found["sgemm_gflops"].append(sgemm())
             found["repetitions"] = repetition + 1
+            took = time.monotonic() - round_begin  # the first is the longest: warm-up, compilation
+            print(f"round {repetition + 1} of {options.repetitions} took {took:.0f} s; at most "
+                  f"{took * (options.repetitions - repetition - 1):.0f} s to go", file=sys.stderr)  # fmt: skip
             report.add_rates(found)
             if not options.tiny:
                 report.add_ratios(found)

@@ -29,7 +29,8 @@ Made by `bench/peers/compare.py` ([how](README.md#peers)); figures of every roun
 All sides in one run on the same cores, alternating step by step, with the machine's sgemm measured between
 them; each does forward, backward, gradient norm and AdamW of the same group in f32. Medians. Useful work is
 `executed_flops` (docs/metrics.md), the same for both programs where the packing is the same. sgemm is the
-best of 1024, 2048 and 4096 cubed. Peak memory is the process's own maximum resident size.
+best of 1024, 2048 and 4096 cubed. Peak memory is the process's own maximum resident size. The gradient norm
+is that of the first step; where a side differed by more than 1e-4 of it, the run said so and failed.
 """
 
 
@@ -130,12 +131,14 @@ def add_ratios(found):
 
 
 def table(found):
-    rows = [("", "step", "forward + backward", "useful GFLOP/s", "of sgemm", "peak memory")]
+    rows = [("", "step", "forward + backward", "useful GFLOP/s", "of sgemm", "peak memory",
+             "gradient norm")]  # fmt: skip
     for name, side in found["sides"].items():
         rows.append((name, f"{side['median_step_seconds']:.3f} s",
                      f"{side['median_passes_seconds']:.3f} s", f"{side['useful_gflops']:.1f}",
-                     f"{side['of_sgemm']:.1%}", f"{side['peak_resident_bytes'] / GIB:.2f} GiB"))  # fmt: skip
-    rows += [(name, "failed: " + why, "", "", "", "") for name, why in found["failed"].items()]
+                     f"{side['of_sgemm']:.1%}", f"{side['peak_resident_bytes'] / GIB:.2f} GiB",
+                     f"{side['first_steps'][0]['grad_norm']:.6g}"))  # fmt: skip
+    rows += [(name, "failed: " + why, "", "", "", "", "") for name, why in found["failed"].items()]
     text = [f"{found['shape']}, {found['repetitions']} of {found['repetitions_asked']} rounds, "
             f"{found['threads']} threads, sgemm {max(found['sgemm_gflops']):.1f} GFLOP/s", ""]  # fmt: skip
     text += markdown_table(rows)
