@@ -16,8 +16,8 @@ SgemmRate::SgemmRate(int threads)
 
 void SgemmRate::sample() {
   omp_set_num_threads(threads_);
-  for (std::size_t i = 0; i < kSizes.size(); ++i) {
-    const auto n = kSizes[i];
+  double best = 0;
+  for (const auto n : kSizes) {
     const int repetitions = n == 1024 ? 8 : n == 2048 ? 2 : 1;
     for (int repetition = 0; repetition < repetitions; ++repetition) {
       const auto start = std::chrono::steady_clock::now();
@@ -25,11 +25,18 @@ void SgemmRate::sample() {
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       const auto flops =
           2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-      best_[i] = std::max(best_[i], flops / seconds.count());
+      best = std::max(best, flops / seconds.count());
     }
   }
+  samples_.push_back(best);
 }
 
-double SgemmRate::best() const { return *std::max_element(best_.begin(), best_.end()); }
+double SgemmRate::rate() const {
+  std::vector<double> sorted = samples_;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[sorted.size() / 2];
+}
+
+double SgemmRate::highest() const { return *std::max_element(samples_.begin(), samples_.end()); }
 
 }  // namespace coppice::bench

@@ -17,6 +17,7 @@ LinearParameters make_linear_parameters(const ParameterStorage& storage, const L
   LinearParameters parameters{
       .weight = make_parameter(storage, config.name + ".weight", weights, WeightDecay::kYes),
       .bias = std::nullopt};
+  parameters.weight.product_sets_grad = true;
   if (config.bias) {
     parameters.bias = make_parameter(storage, config.name + ".bias", biases, WeightDecay::kNo);
   }
@@ -30,7 +31,9 @@ void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x
 void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, ConstTensorView dy,
                      std::optional<TensorView> dx) {
   if (weight.trainable) {
-    gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = 1.0});  // dW += dy^T x
+    // dW += dy^T x
+    gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = weight.grad_is_unset ? 0.0 : 1.0});
+    weight.grad_is_unset = false;
   }
   if (dx) gemm(ctx, dy, weight.value, *dx);  // last, because dx may be x
 }

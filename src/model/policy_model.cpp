@@ -9,6 +9,31 @@
 #include "parallel/regions.hpp"
 
 namespace coppice {
+namespace {
+
+/// The gradients of these.
+void fill_with_zeros(ExecContext& ctx, std::span<Parameter* const> parameters) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+  struct Piece {
+    std::byte* begin;
+    std::int64_t bytes;
+  };
+  std::vector<Piece> pieces;
+  for (Parameter* parameter : parameters) {
+    for (std::int64_t at = 0; at < parameter->grad.size_bytes(); at += kBlock) {
+      pieces.push_back({parameter->grad.view().bytes() + at,
+                        std::min(kBlock, parameter->grad.size_bytes() - at)});
+    }
+  }
+  const TraceScope scope(ctx.trace, "zero_gradients");
+  parallel_for(ctx, std::ssize(pieces), [&](std::int64_t i) {
+    const auto& piece = pieces[static_cast<std::size_t>(i)];
+    std::memset(piece.begin, 0, static_cast<std::size_t>(piece.bytes));
+  });
+}
+
+}  // namespace
+
 PolicyModel::PolicyModel(ModelConfig config, const ParallelContext& parallel, DType compute,
                          Memory& memory, WithGradients gradients)
     : config_(std::move(config)),
@@ -43,24 +68,22 @@ std::vector<Parameter*> PolicyModel::parameters() {
 }
 
 void PolicyModel::zero_gradients(ExecContext& ctx) {
-  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-  struct Piece {
-    std::byte* begin;
-    std::int64_t bytes;
-  };
-  std::vector<Piece> pieces;
+  std::vector<Parameter*> now;
   for (Parameter* parameter : parameters()) {
     if (!parameter->trainable) continue;
-    for (std::int64_t at = 0; at < parameter->grad.size_bytes(); at += kBlock) {
-      pieces.push_back({parameter->grad.view().bytes() + at,
-                        std::min(kBlock, parameter->grad.size_bytes() - at)});
-    }
+    parameter->grad_is_unset = parameter->product_sets_grad;
+    if (!parameter->grad_is_unset) now.push_back(parameter);
   }
-  const TraceScope scope(ctx.trace, "zero_gradients");
-  parallel_for(ctx, std::ssize(pieces), [&](std::int64_t i) {
-    const auto& piece = pieces[static_cast<std::size_t>(i)];
-    std::memset(piece.begin, 0, static_cast<std::size_t>(piece.bytes));
-  });
+  fill_with_zeros(ctx, now);
+}
+
+void PolicyModel::settle_gradients(ExecContext& ctx) {
+  std::vector<Parameter*> unset;
+  for (Parameter* parameter : parameters()) {
+    if (parameter->grad_is_unset) unset.push_back(parameter);
+    parameter->grad_is_unset = false;
+  }
+  fill_with_zeros(ctx, unset);
 }
 
 ConstTensorView PolicyModel::head_weight() const {

@@ -67,7 +67,10 @@ class PolicyModel {
   /// Matrices normal(0, initializer_range), norms 1, biases 0, drawn by Hugging Face name and
   /// element: the same on any grid.
   void initialize(std::uint64_t seed);
+  /// Begins a sum of gradients. Those that a pass sets anyway are only marked as 0; where perhaps
+  /// no pass is made, settle_gradients makes it true.
   void zero_gradients(ExecContext& ctx);
+  void settle_gradients(ExecContext& ctx);
 
   /// Log-probs and entropies of the batch's edges, in their order. Keeps nothing: memory is that of
   /// one layer.

@@ -42,6 +42,11 @@ struct Parameter {
   std::vector<ParameterPart> parts;
   WeightDecay weight_decay = WeightDecay::kNo;
   bool trainable = true;
+  /// The gradient is 0 whatever its memory holds: the next product sets it instead of adding to it,
+  /// which saves a pass over memory. Only where `product_sets_grad`.
+  bool grad_is_unset = false;
+  /// What adds to the gradient is a product of matrices: a linear's weight.
+  bool product_sets_grad = false;
 
   std::int64_t rows() const { return value.shape()[0]; }
 };

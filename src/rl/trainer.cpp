@@ -180,6 +180,7 @@ void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
                             batch_->coefficients(packed), logprobs, entropies, &seconds);
     batch_->keep(packed, logprobs, entropies);
   }
+  model_.settle_gradients(ctx_);  // those of a rank without micro-batches
   metrics.seconds.forward = seconds.forward;
   metrics.seconds.backward = seconds.backward;
   const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);

@@ -101,6 +101,18 @@ TEST_P(EachModel, GivesTheSameBitsFusedOrInTwoPassesAndUnderEveryRecompute) {
   }
 }
 
+// Seen red: settle_gradients that does nothing.
+TEST_P(EachModel, GradientsWithoutAPassAreZero) {
+  TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
+  const PassResult pass = run_pass(model, grouped(groups()));
+  model->zero_gradients(model.ctx());
+  model->settle_gradients(model.ctx());
+  for (const auto& [name, gradient] : model.gradients()) {
+    EXPECT_THAT(gradient, testing::Each(0.0)) << name;
+  }
+  EXPECT_EQ(run_pass(model, grouped(groups())).gradients, pass.gradients);
+}
+
 // Mutation seen red: gradients of small parameters not zeroed.
 TEST_P(EachModel, AddsToItsGradients) {
   TinyModel model(config_of(GetParam().tiny), GetParam().dtype);
