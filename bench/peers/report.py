@@ -140,7 +140,8 @@ def table(found):
                      f"{side['first_steps'][0]['grad_norm']:.6g}"))  # fmt: skip
     rows += [(name, "failed: " + why, "", "", "", "", "") for name, why in found["failed"].items()]
     text = [f"{found['shape']}, {found['repetitions']} of {found['repetitions_asked']} rounds, "
-            f"{found['threads']} threads, sgemm {statistics.median(found['sgemm_gflops']):.1f} GFLOP/s (highest {max(found['sgemm_gflops']):.1f})", ""]  # fmt: skip
+            f"{found['threads']} threads, sgemm {statistics.median(found['sgemm_gflops']):.1f} "
+            f"(highest {max(found['sgemm_gflops']):.1f}) GFLOP/s", ""]  # fmt: skip
     text += markdown_table(rows)
     if not found["ratios"]:
         return "\n".join(text) + "\n"
