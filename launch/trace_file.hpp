@@ -34,7 +34,7 @@ std::string trace_json(const Trace& trace, const TracedRank& rank, std::int64_t 
 /// grid is not traced any more.
 ///
 /// Parallel  collective over the grid's world; rank 0 writes
-/// Memory    one rank's events as text (about 230 bytes each) on every rank
+/// Memory    one rank's events as text (about 180 bytes each) on every rank
 /// Errors    IoError, on all ranks
 void write_trace(const std::filesystem::path& file, const Trace& trace, ProcessGrid& grid,
                  const std::string& host);

@@ -117,7 +117,7 @@ TEST_F(TraceOfARun, HoldsEveryStepMicrobatchPhaseLayerAndOp) {
 
 // An event holds the stopwatch of its phase and lies in its step. So it is longer than the metric,
 // by no more than what the step spent outside of all phases.
-// Mutations seen red: head counted as forward; the update left out of the phase.
+// Mutation seen red: the metrics count all of the head as forward.
 TEST_F(TraceOfARun, AgreesWithTheMetricsSeconds) {
   const json trace = trace_of({});
   for (const json& step : metrics("run")) {
@@ -146,8 +146,8 @@ TEST_F(TraceOfARun, AgreesWithTheMetricsSeconds) {
 }
 
 // Every matrix product of the step, forward and backward, once: what the metrics count from the
-// model's config. Mutations seen red: backward's attention counted as forward's; a linear's product
-// with the weights not counted.
+// model's config. Mutations seen red: backward's attention counted as forward's; twice the bytes of
+// a collective.
 TEST_F(TraceOfARun, HoldsAllFlopsAndBytesOfAStepOnAnyGrid) {
   const std::vector<std::pair<int, std::vector<std::string>>> grids = {
       {0, {}},

@@ -30,7 +30,8 @@ TEST(TraceFile, NamesTheRankAndItsHost) {
   EXPECT_EQ(events[1]["args"]["labels"], "tensor 1, context 0, data 2");
 }
 
-// Mutations seen red: the outermost phase instead of the innermost; the layer of the event before.
+// Mutations seen red: the outermost phase instead of the innermost; only those around an event, not
+// the event itself.
 TEST(TraceFile, TellsOfEachEventWhereItLies) {
   Trace trace;
   {
@@ -54,6 +55,7 @@ TEST(TraceFile, TellsOfEachEventWhereItLies) {
   EXPECT_EQ(step["ph"], "X");
   EXPECT_GE(step["ts"], 5000.001);
   EXPECT_EQ(layer["name"], "layer 2");
+  EXPECT_EQ(layer["args"], json({{"step", 7}, {"phase", "forward"}, {"layer", 2}}));
   EXPECT_EQ(gemm["name"], "gemm");
   EXPECT_EQ(gemm["cat"], "op");
   json args = gemm["args"];
