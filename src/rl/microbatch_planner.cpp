@@ -56,26 +56,39 @@ class GroupCutter {
     for (std::int32_t i = first; i < first + count; ++i) add({index_, i, 1, false});
   }
 
-  // Grouped parts as large as the budget allows; a part for which the repeated form costs less
-  // takes that.
+  // A group that shares nothing worth its seams runs as single sequences, each wherever it fits.
+  // Else grouped parts as large as the budget allows; what is left for a part may be one response,
+  // which has nothing to share.
   void add_cheaper(std::int32_t count) {
+    if (!is_cheaper_grouped(0, count)) return add_repeated(0, count);
     std::int32_t first = 0, parts = 0;
     while (first < count) {
       std::int64_t rows = prompt_rows(group_) + response_rows(group_, first);
       std::int32_t end = first + 1;
       while (end < count && rows + response_rows(group_, end) <= config_.max_rows_per_microbatch)
         rows += response_rows(group_, end++);
-      const MicrobatchPart grouped{index_, first, end - first, true};
-      MicrobatchPart repeated = grouped;
-      repeated.grouped = false;
-      if (cost_(work_of(group_, grouped, edges_)) <= cost_(work_of(group_, repeated, edges_)))
-        add(grouped);
+      if (is_cheaper_grouped(first, end - first))
+        add({index_, first, end - first, true});
       else
         add_repeated(first, end - first);
       first = end;
       ++parts;
     }
     cut_.is_fallback = parts > 1;
+  }
+
+  // Attention of a prefix and of n responses with rows behind it is 1 + 2 n pairs of ranges: each
+  // response sees the prefix and itself. Repeated, every response is one.
+  bool is_cheaper_grouped(std::int32_t first, std::int32_t count) const {
+    std::int64_t ranges = 1 - count, rows = 0;
+    for (std::int32_t i = first; i < first + count; ++i) {
+      rows += response_rows(group_, i);
+      ranges += response_rows(group_, i) > 0 ? 2 : 0;
+    }
+    const auto work_cost = [&](bool grouped) {
+      return cost_(work_of(group_, {index_, first, count, grouped}, edges_));
+    };
+    return work_cost(true) + cost_.of_seams(ranges, rows) <= work_cost(false);
   }
 
   void add(const MicrobatchPart& part) {

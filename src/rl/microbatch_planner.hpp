@@ -1,15 +1,15 @@
 #pragma once
 // Cuts groups into micro-batches under a strict budget of rows: each group with its prompt once
-// (grouped), once per response (repeated), or whichever is cheaper. How a group is cut depends on
+// (grouped), once per response (repeated), or whichever costs less. How a group is cut depends on
 // the group alone, so what a step runs in all does not depend on which rank runs it. The numbers of
 // a step (weights, denominators) are known before and do not depend on the cut either.
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "rl/packing.hpp"
+#include "rl/packing_cost.hpp"
 
 namespace coppice {
 
@@ -19,9 +19,6 @@ struct BatchingConfig {
   Sharing sharing = Sharing::kAuto;
   std::int64_t max_rows_per_microbatch = 16384;
 };
-
-/// What it costs to run packed rows, in any unit (FLOPs of the model, say).
-using PackingCost = std::function<double(const PackedWork&)>;
 
 /// A group as it will be packed: parts that each stay in one micro-batch.
 struct GroupParts {

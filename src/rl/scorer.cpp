@@ -5,10 +5,6 @@
 
 namespace coppice {
 
-PackingCost packing_cost(const ModelConfig& config) {
-  return [&config](const PackedWork& work) { return executed_flops(config, work); };
-}
-
 std::vector<GroupScores> score_groups(ExecContext& ctx, ProcessGrid& grid, PolicyModel& model,
                                       std::span<const Group> groups, const BatchingConfig& batching,
                                       double temperature, ScoreReport* report,

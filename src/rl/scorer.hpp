@@ -15,9 +15,6 @@
 
 namespace coppice {
 
-/// What packed rows cost the model: its FLOPs.
-PackingCost packing_cost(const ModelConfig& config);
-
 /// Of all ranks together.
 struct ScoreReport {
   PackedWork work;

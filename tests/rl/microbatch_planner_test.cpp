@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "rl/example_groups.hpp"
@@ -97,6 +98,88 @@ TEST(Planner, AutoTakesTheRepeatedFormWhereItCostsLess) {
   EXPECT_EQ(plan.repeated_parts, 2);
   EXPECT_EQ(plan.grouped_parts, 1);  // of one response, both forms are the same
   EXPECT_EQ(plan.sharing_name(), "MIXED");
+}
+
+Group sized(std::int64_t prompt, const std::vector<std::int64_t>& lengths) {
+  std::vector<std::vector<std::int32_t>> responses;
+  for (const auto length : lengths) responses.emplace_back(static_cast<std::size_t>(length), 1);
+  return group_of(std::vector<std::int32_t>(static_cast<std::size_t>(prompt), 2), responses);
+}
+
+std::string_view chosen(const Group& group, const PackingCost& cost, std::int64_t budget = 100000) {
+  return plan_microbatches({&group, 1}, {Sharing::kAuto, budget}, EdgeTokens::kAll, cost)
+      .sharing_name();
+}
+
+// A row costs 1, a range 3, a row behind a prefix 0.5. Two responses of 2 rows are 1 + 2 x 2 ranges
+// shared and 2 alone: the seams cost 3 x 3 + 4 x 0.5 = 11, and a prompt of P rows saves P.
+// Of one response: 2 ranges more, and nothing saved. An empty response is a range only alone: a
+// prompt with one of 2 rows and one empty costs 1 range more shared, 3 + 2 x 0.5 = 4.
+// Seen red with ranges of empty responses counted, and with `<` for `<=`.
+TEST(AutoSharing, WeighsSavedWorkAgainstSeamsAsWorkedByHand) {
+  const PackingCost cost([](const PackedWork& work) { return static_cast<double>(work.rows); },
+                         {.per_range = 3, .per_row = 0.5});
+  EXPECT_EQ(chosen(sized(10, {2, 2}), cost), "REPEATED");
+  EXPECT_EQ(chosen(sized(11, {2, 2}), cost), "GROUPED");
+  EXPECT_EQ(chosen(sized(1000, {2}), cost), "REPEATED");
+  EXPECT_EQ(chosen(sized(3, {2, 0}), cost), "REPEATED");
+  EXPECT_EQ(chosen(sized(4, {2, 0}), cost), "GROUPED");
+}
+
+// Prompt 10, three responses of 20: a budget of 50 holds two; the third is alone, and no grouped
+// part. A prompt that is not worth sharing is no fallback, however small the budget.
+TEST(AutoSharing, CountsAFallbackOnlyWhereTheBudgetKeepsAGroupFromSharing) {
+  const PackingCost cost([](const PackedWork& work) { return static_cast<double>(work.rows); },
+                         {.per_range = 1});
+  const std::vector<Group> groups = {sized(10, {20, 20, 20}), sized(1, {20, 20, 20})};
+  const auto plan = [&](std::size_t group) {
+    return plan_microbatches({&groups[group], 1}, {Sharing::kAuto, 50}, EdgeTokens::kAll, cost);
+  };
+  EXPECT_EQ(plan(0).fallbacks, 1);
+  EXPECT_EQ(plan(0).grouped_parts, 1);
+  EXPECT_EQ(plan(0).repeated_parts, 1);
+  EXPECT_EQ(plan(1).fallbacks, 0);
+  EXPECT_EQ(plan(1).sharing_name(), "REPEATED");
+}
+
+ModelConfig model_of(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+                     std::int64_t heads, std::int64_t kv_heads, std::int64_t vocab_size) {
+  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
+                                 {"hidden_size", hidden},
+                                 {"intermediate_size", intermediate},
+                                 {"num_hidden_layers", layers},
+                                 {"num_attention_heads", heads},
+                                 {"num_key_value_heads", kv_heads},
+                                 {"vocab_size", vocab_size},
+                                 {"max_position_embeddings", 65536},
+                                 {"rms_norm_eps", 1e-5}};
+  return ModelConfig::parse(config.dump(), "config.json");
+}
+
+// What bench/sharing_bench measured (docs/benchmarks/sharing.md): where one packing is clearly
+// faster, it is the one that is taken.
+TEST(AutoSharing, TakesWhatWasMeasuredToBeFaster) {
+  const ModelConfig tiny = model_of(64, 128, 2, 4, 2, 256);
+  const ModelConfig smollm2 = model_of(576, 1536, 30, 9, 3, 49152);
+  const auto of = [](const ModelConfig& model, std::int64_t prompt, std::int64_t response,
+                     std::size_t group_size) {
+    return chosen(sized(prompt, std::vector<std::int64_t>(group_size, response)),
+                  packing_cost(model));
+  };
+  for (const ModelConfig* model : {&tiny, &smollm2}) {
+    // One response has nothing to share, whatever its prompt.
+    for (const std::int64_t prompt : {1, 16, 64, 512, 8192})
+      for (const std::int64_t response : {1, 64, 512})
+        EXPECT_EQ(of(*model, prompt, response, 1), "REPEATED") << prompt << " " << response;
+    for (const std::int64_t prompt : {64, 512, 8192})
+      for (const std::int64_t response : {1, 8, 64})
+        for (const std::size_t group_size : {2u, 8u})
+          EXPECT_EQ(of(*model, prompt, response, group_size), "GROUPED")
+              << prompt << " " << response << " " << group_size;
+  }
+  EXPECT_EQ(of(tiny, 1, 1, 2), "REPEATED");
+  EXPECT_EQ(of(tiny, 1, 512, 8), "REPEATED");
+  EXPECT_EQ(of(smollm2, 1, 1, 8), "GROUPED");
 }
 
 std::vector<std::string> problems_of(const std::vector<Group>& groups, BatchingConfig config) {

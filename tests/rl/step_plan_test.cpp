@@ -176,6 +176,35 @@ TEST_P(StepPlans, RunEveryGroupOnceInOrderInsideTheBudgetAndCountTheSameOnAnyGri
               pack(groups, one.microbatches[m], EdgeTokens::kInLoss).token_ids);
 }
 
+// Whether a group shares depends on the group alone: not on which data rank runs it, on its context
+// ranks, or on the groups beside it.
+TEST(StepPlan, TheChoiceOfAutoIsTheSameOnEveryGrid) {
+  const auto groups = random_groups(40, 3);
+  const BatchingConfig config{Sharing::kAuto, 90};
+  const PackingCost cost(some_flops, {.per_range = 6000});
+  std::vector<bool> shares(groups.size());
+  const auto parts = part_groups(groups, config, EdgeTokens::kInLoss, cost);
+  for (std::size_t g = 0; g < groups.size(); ++g) shares[g] = parts[g].parts.front().part.grouped;
+  EXPECT_THAT(shares, testing::Contains(true));
+  EXPECT_THAT(shares, testing::Contains(false));
+  const StepPlan one = plan_step(groups, config, EdgeTokens::kInLoss, cost);
+  EXPECT_EQ(one.sharing_name(), "MIXED");
+  for (const int data_ranks : {1, 2, 5})
+    for (const int context_ranks : {1, 2}) {
+      const RowPlace rows{.cp_size = context_ranks, .row_multiple = 1, .costs = {1000, 4}};
+      const StepPlan plan = plan_step(groups, config, EdgeTokens::kInLoss, cost, data_ranks, rows);
+      EXPECT_EQ(plan.work.rows, one.work.rows);
+      EXPECT_EQ(plan.grouped_parts, one.grouped_parts);
+      EXPECT_EQ(plan.repeated_parts, one.repeated_parts);
+      EXPECT_EQ(plan.fallbacks, one.fallbacks);
+      for (const MicrobatchPlan& rank : plan.ranks)
+        for (const Microbatch& microbatch : rank.microbatches)
+          for (const MicrobatchPart& part : microbatch.parts)
+            if (part.first_response == 0)
+              EXPECT_EQ(part.grouped, shares[static_cast<std::size_t>(part.group)]);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Random, StepPlans,
                          testing::Combine(testing::Values(Sharing::kGrouped, Sharing::kRepeated,
                                                           Sharing::kAuto),

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -38,6 +40,7 @@ CheckpointReader newest(const std::filesystem::path& run_dir) {
 struct Case {
   DType dtype;
   std::int64_t stop_after;
+  Sharing sharing = Sharing::kGrouped;
 };
 class TrainerResume : public testing::TestWithParam<Case> {};
 
@@ -45,13 +48,14 @@ class TrainerResume : public testing::TestWithParam<Case> {};
 // epochs' batches), 7 (one update into a batch) and 3. Seen red without the old log-probs in the
 // checkpoint, with the source's position behind the batch in flight, and with AdamW's count lost.
 TEST_P(TrainerResume, GoesOnBitForBit) {
-  const auto [dtype, stop_after] = GetParam();
+  const auto [dtype, stop_after, sharing] = GetParam();
   const RunOptions options{.dtype = dtype, .epochs = 3, .shuffle = true};
   TrainerConfig config = tiny_trainer_config();
   config.loss.updates_per_batch = 3;
   config.loss.entropy_coef = 0.01;
   config.optimizer.schedule = {LrScheduleKind::kCosine, 1e-3, 2, 0};
   config.checkpoint.keep_precision = true;
+  config.batching.sharing = sharing;
   TrainingRun whole(tiny_rollouts(), config, options);
   EXPECT_EQ(whole.trainer().run(), RunEnd::kDone);
   EXPECT_EQ(whole.trainer().steps(), 18);
@@ -73,15 +77,20 @@ TEST_P(TrainerResume, GoesOnBitForBit) {
   const auto lines = timeless_lines(directory.path());
   EXPECT_EQ(lines.size(), 18u);
   EXPECT_EQ(lines, timeless_lines(whole.run_dir()));
+  // Under AUTO both packings are chosen, and chosen alike in the three runs.
+  const bool mixed = std::any_of(lines.begin(), lines.end(),
+                                 [](const auto& line) { return line["sharing"] == "MIXED"; });
+  EXPECT_EQ(mixed, sharing == Sharing::kAuto);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, TrainerResume,
                          testing::Values(Case{DType::kF64, 9}, Case{DType::kF64, 7},
-                                         Case{DType::kF32, 7}, Case{DType::kF32, 3}),
+                                         Case{DType::kF32, 7}, Case{DType::kF32, 3},
+                                         Case{DType::kF32, 7, Sharing::kAuto}),
                          [](const auto& c) {
-                           return fmt::format("{}After{}",
-                                              c.param.dtype == DType::kF64 ? "F64" : "F32",
-                                              c.param.stop_after);
+                           return fmt::format(
+                               "{}After{}{}", c.param.dtype == DType::kF64 ? "F64" : "F32",
+                               c.param.stop_after, c.param.sharing == Sharing::kAuto ? "Auto" : "");
                          });
 
 TEST(TrainerRun, ResumesFromAnEarlierCheckpointAndRewritesTheLinesBehindIt) {

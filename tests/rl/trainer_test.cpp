@@ -278,6 +278,16 @@ TEST(Trainer, CountsAreThoseOfThePackingWorkedByHand) {
   EXPECT_EQ(repeated.sharing, "REPEATED");
   EXPECT_NEAR(*repeated.loss, *grouped.loss, 1e-12);
   EXPECT_GT(repeated.executed_flops, grouped.executed_flops);
+  // AUTO: the prompt of 17 is shared; that of 1 costs less three times than its seams would.
+  const StepMetrics cheaper = step(Sharing::kAuto, 1000);
+  EXPECT_EQ(cheaper.rows, 17 + 19 + 3 * 1 + 13);
+  EXPECT_EQ(cheaper.visible_pairs, (17 * 18 / 2 + 19 * 17 + 15 + 1 + 91) + (15 + 6 + 36));
+  EXPECT_EQ(cheaper.edge_rows, 1 + (4 + 0 + 12) + 13);
+  EXPECT_EQ(cheaper.logical_rows, grouped.logical_rows);
+  EXPECT_EQ(cheaper.microbatches, 1);
+  EXPECT_EQ(cheaper.sharing, "MIXED");
+  EXPECT_EQ(cheaper.fallbacks, 0);
+  EXPECT_NEAR(*cheaper.loss, *grouped.loss, 1e-12);
   // 35 rows hold prompt 17 with responses 5 0 1 (23 rows) and then 13 (30 rows).
   EXPECT_EQ(step(Sharing::kAuto, 35).fallbacks, 1);
 }
