@@ -108,9 +108,12 @@ MemoryPlanner::MemoryPlanner(ModelConfig config, DType dtype, PassKind pass, Rec
       tensor_(make_absent_communicator(0, rank.tensor_size)),  // no rank holds more than the first
       self_(make_self_communicator()),
       parallel_{*tensor_, *self_, *self_, rank.sequence_parallel},
-      vocab_(vocab_shard(parallel_, config_.vocab_size)),
       block_(parallel_, {memory_, dtype, WithGradients::kNo}, block_config(config_, 0)) {
-  const Shape vocabulary{vocab_.padded_rows, config_.hidden_size};
+  for (int tp_rank = 0; tp_rank < rank_.tensor_size; ++tp_rank) {
+    const auto tensor = make_absent_communicator(tp_rank, rank_.tensor_size);
+    vocab_.push_back(vocab_shard({*tensor, *self_, *self_}, config_.vocab_size));
+  }
+  const Shape vocabulary{vocab_.front().padded_rows, config_.hidden_size};
   parameters_.assign(config_.tie_word_embeddings ? 1 : 2, vocabulary);
   parameters_.push_back({config_.hidden_size});
   std::vector<Parameter*> of_block;
@@ -129,7 +132,7 @@ void MemoryPlanner::add(const PackedBatch& batch, PassKind pass, int replica) {
   const HeadEdges edges(batch.edges);
   const auto head_rows = head_rows_of_ranks(parallel_, batch.rows(), edges);
   for (std::size_t tp_rank = 0; tp_rank < head_rows.size(); ++tp_rank) {
-    const RankSizes sizes{config_, dtype_, parallel_, vocab_,
+    const RankSizes sizes{config_, dtype_, parallel_, vocab_[tp_rank],
                           block_,  batch,  edges,     head_rows[tp_rank]};
     RankMaxima& most = replicas_[index][tp_rank];
     if (pass == PassKind::kTrain)

@@ -68,7 +68,7 @@ class MemoryPlanner {
   PlannedRank rank_;
   std::unique_ptr<Communicator> tensor_, self_;
   ParallelContext parallel_;
-  VocabShard vocab_;
+  std::vector<VocabShard> vocab_;  // of each tensor-parallel rank
   Memory memory_{Device{}};
   TransformerBlock block_;                         // knows what each of the blocks leases
   std::vector<Shape> parameters_;                  // on this rank
