@@ -1,12 +1,15 @@
-// One checkpoint saved and loaded by the ranks that mpirun starts, beside the rate at which the
-// same disk takes a plain file: what several ranks cost, and how far from the disk they are.
-// Tensors are cut by rows and by columns in turn, as tensor parallelism cuts them. Prints one line
-// a repetition.
+// One checkpoint saved and loaded by the ranks that mpirun starts, beside what dd makes of the same
+// bytes on the same disk, written with fsync and read; and loaded by ranks that cut every tensor
+// the other way than those that wrote it. Tensors are cut by rows and by columns in turn, as tensor
+// parallelism cuts them. Files are put out of the system's memory before they are read. Prints rows
+// of Markdown tables, medians over repetitions.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -21,8 +24,11 @@ namespace {
 
 struct Options {
   std::string directory = ".";
-  int tensors = 30, repetitions = 3;
+  int tensors = 30, repetitions = 5;
 };
+
+// Who cuts which tensors by rows: a load is resharded where it cuts other than the save.
+enum class Cut { kEvenByRows, kOddByRows };
 
 constexpr std::int64_t kRows = 4096, kColumns = 1024;  // 16 MiB in f32
 
@@ -31,11 +37,11 @@ struct State {
   std::vector<StateTensor> list;
 };
 
-State state_of(Memory& memory, int count, int rank, int ranks) {
+State state_of(Memory& memory, int count, Cut cut, int rank, int ranks) {
   State state;
   for (int i = 0; i < count; ++i) {
     const Shape shape{kRows, kColumns};
-    const int axis = i % 2;
+    const int axis = (i + (cut == Cut::kOddByRows)) % 2;
     const std::int64_t begin = shape[axis] * rank / ranks, end = shape[axis] * (rank + 1) / ranks;
     const Shard shard = Shard::along(shape, axis, begin, end - begin);
     state.tensors.emplace_back(memory, DType::kF32, shard.local_shape, "state");
@@ -53,17 +59,9 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// A plain file of so many bytes, flushed: what the disk can do.
-void write_plain(const std::string& path, std::int64_t bytes) {
-  const std::vector<char> block(std::size_t{4} << 20, 'x');
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  bool good = file >= 0;
-  for (std::int64_t at = 0; good && at < bytes; at += std::ssize(block))
-    good = write(file, block.data(), block.size()) == std::ssize(block);
-  good = good && fsync(file) == 0;
-  close(file);
-  unlink(path.c_str());
-  if (!good) throw IoError(fmt::format("{}: cannot be written.", path));
+void dd(const std::string& arguments) {
+  if (std::system(fmt::format("dd bs=4M status=none {}", arguments).c_str()) != 0)
+    throw IoError(fmt::format("dd {}: failed.", arguments));
 }
 
 void forget_cached(const std::string& path) {
@@ -72,39 +70,73 @@ void forget_cached(const std::string& path) {
   close(file);
 }
 
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
 void run(const Options& options) {
   MpiSession session;
   const auto world = session.split(0, "world", {});
   Memory memory{Device{}};
   Stream stream{Device{}};
-  const State state = state_of(memory, options.tensors, world->rank(), world->size());
+  const auto state = [&](Cut cut) {
+    return state_of(memory, options.tensors, cut, world->rank(), world->size());
+  };
+  const State straight = state(Cut::kEvenByRows), resharded = state(Cut::kOddByRows);
   const std::int64_t bytes = 4 * kRows * kColumns * options.tensors;
-  const std::string path = options.directory + "/checkpoint_bench.h5";
+  const std::string path = options.directory + "/checkpoint_bench.h5", plain = path + ".plain";
   CheckpointHeader header;
   header.kind = CheckpointKind::kCheckpoint;
-  for (int i = 0; i < options.repetitions; ++i) {
-    const auto timed = [&](const std::function<void()>& body) {
+  const auto timed = [&](const std::function<void()>& body) {
+    world->barrier(stream);
+    return seconds_of([&] {
+      body();
       world->barrier(stream);
-      return seconds_of([&] {
-        body();
-        world->barrier(stream);
-      });
-    };
-    const double plain = timed([&] {
-      if (world->rank() == 0) write_plain(path + ".plain", bytes);
     });
-    const double save = timed([&] { save_checkpoint(path, header, state.list, false, *world); });
-    if (world->rank() == 0) forget_cached(path);
-    const double load = timed([&] { CheckpointReader(path, *world).read(state.list); });
-    const auto rate = [&](double seconds) { return static_cast<double>(bytes) / 1e6 / seconds; };
-    if (world->rank() == 0)
-      fmt::print(
-          "{} ranks, {:.0f} MB: save {:.2f} s ({:.0f} MB/s)  load {:.2f} s ({:.0f} MB/s)  plain "
-          "file {:.2f} s ({:.0f} MB/s)\n",
-          world->size(), static_cast<double>(bytes) / 1e6, save, rate(save), load, rate(load),
-          plain, rate(plain));
+  };
+  const auto on_first = [&](const std::function<void()>& body) {
+    return timed([&] {
+      if (world->rank() == 0) body();
+    });
+  };
+  std::vector<double> save, load, other_load, dd_write, dd_read;
+  for (int i = 0; i < options.repetitions; ++i) {
+    save.push_back(timed([&] { save_checkpoint(path, header, straight.list, false, *world); }));
+    // The same bytes, from the system's memory.
+    on_first([&] { std::filesystem::remove(plain); });
+    dd_write.push_back(
+        on_first([&] { dd(fmt::format("'if={}' 'of={}' conv=fsync", path, plain)); }));
+    on_first([&] { forget_cached(plain); });
+    dd_read.push_back(on_first([&] { dd(fmt::format("'if={}' of=/dev/null", plain)); }));
+    std::pair<const State*, std::vector<double>*> loads[] = {{&straight, &load},
+                                                             {&resharded, &other_load}};
+    if (i % 2 == 1) std::swap(loads[0], loads[1]);
+    for (const auto& [which, seconds] : loads) {
+      on_first([&] { forget_cached(path); });
+      seconds->push_back(timed([&] { CheckpointReader(path, *world).read(which->list); }));
+    }
   }
-  if (world->rank() == 0) std::filesystem::remove(path);
+  if (world->rank() != 0) return;
+  const double megabytes = static_cast<double>(bytes) / 1e6;
+  fmt::print(
+      "{} ranks, {:.0f} MB, medians of {}\n\n"
+      "| | seconds | MB/s | of dd |\n|---|---|---|---|\n",
+      world->size(), megabytes, options.repetitions);
+  const auto row = [&](const char* what, const std::vector<double>& seconds, double reference) {
+    const double time = median(seconds);
+    fmt::print("| {} | {:.2f} | {:.0f} | {:.0f} % |\n", what, time, megabytes / time,
+               100 * reference / time);
+  };
+  row("dd, written with fsync", dd_write, median(dd_write));
+  row("save", save, median(dd_write));
+  row("dd, read", dd_read, median(dd_read));
+  row("load", load, median(dd_read));
+  row("load, resharded", other_load, median(dd_read));
+  fmt::print("\nload against dd written with fsync: {:.0f} %; resharded against straight: {:.2f}\n",
+             100 * median(dd_write) / median(load), median(other_load) / median(load));
+  std::filesystem::remove(path);
+  std::filesystem::remove(plain);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -136,13 +137,12 @@ class CheckpointReader {
   /// Rows [begin, begin + count) (axis 0) of one dataset as stored; a scalar is one row.
   void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,
                    std::byte* target) const;
-  /// Compares every dataset with its checksum; read() then need not do it again.
-  void verify();
+  /// Compares every dataset (of a group) with its checksum; after all, read() need not do it again.
+  void verify(std::string_view group = "/");
 
  private:
   void probe(const std::filesystem::path& path);
   void open(const std::filesystem::path& path);
-
   struct State;
   std::unique_ptr<State> state_;
 };

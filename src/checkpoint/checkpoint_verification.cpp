@@ -113,13 +113,14 @@ void CheckpointFile::check_all(std::span<const StoredTensor* const> list,
   }
 }
 
-void CheckpointReader::verify() {
+void CheckpointReader::verify(std::string_view group) {
   std::vector<const StoredTensor*> list;
-  for (const auto& tensor : state_->tensors) list.push_back(&tensor);
+  for (const auto& tensor : state_->tensors)
+    if (tensor.dataset.starts_with(group)) list.push_back(&tensor);
   Problems problems;
   state_->check_all(list, problems);
   problems.throw_if_any<DataError>();
-  state_->verified = true;
+  if (group == "/") state_->verified = true;
 }
 
 }  // namespace coppice

@@ -140,8 +140,12 @@ H5FD_class_t driver_class() {
 }
 
 void write_through_own_driver(hid_t access, int* error) {
-  const H5FD_class_t driver = driver_class();
-  const Handle registered(H5FDregister(&driver));
+  // Registered until the process ends: closing the last file of a driver that nobody else holds
+  // frees it, and then calls it (1.10.8).
+  static const hid_t registered = [] {
+    const H5FD_class_t driver = driver_class();
+    return H5FDregister(&driver);
+  }();
   const DriverInfo info{error};
   H5Pset_driver(access, registered, &info);
 }

@@ -17,6 +17,7 @@ using test::raw_model;
 using test::RawModel;
 using test::read_file;
 using test::TemporaryDirectory;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
@@ -99,6 +100,32 @@ TEST(ExportOfACheckpoint, ThatKeepsF64WritesF32) {
   EXPECT_EQ(dtype_in_config(directory / "f32"), "float32");
   ASSERT_EQ(export_to(directory / "c.h5", directory / "bf16", "--dtype bf16").status, 0);
   EXPECT_EQ(dtype_in_config(directory / "bf16"), "bfloat16");
+}
+
+// Only what is exported is read and compared. Seen red: everything verified.
+TEST(ExportOfACheckpoint, LooksAtItsWeightsAlone) {
+  const TemporaryDirectory directory;
+  const auto source = kGolden / "llama_tied";
+  const RawModel master = raw_model(source);
+  write_checkpoint(directory / "c.h5", source, DType::kF32, master);
+  // Weights and moments hold the same bytes here, in the order in which they were written.
+  const std::string whole = read_file(directory / "c.h5");
+  const std::string& values = master.at("model.embed_tokens.weight").bytes;
+  std::vector<int> statuses;
+  for (auto at = whole.find(values); at != whole.npos; at = whole.find(values, at + 1)) {
+    std::string damaged = whole;
+    damaged[at + values.size() / 2] = static_cast<char>(damaged[at + values.size() / 2] ^ 1);
+    test::write_file(directory / "d.h5", damaged);
+    const auto outcome =
+        export_to(directory / "d.h5", directory / ("out" + std::to_string(statuses.size())));
+    statuses.push_back(outcome.status);
+    EXPECT_THAT(outcome.err,
+                AnyOf(HasSubstr("exported"),
+                      HasSubstr("/parameters/model.embed_tokens.weight does not have")));
+    EXPECT_EQ(test::run(fmt::format("inspect '{}' --verify", (directory / "d.h5").string())).status,
+              2);
+  }
+  EXPECT_THAT(statuses, testing::UnorderedElementsAre(2, 0, 0));
 }
 
 // A model file holds what its source held: f64 too.
