@@ -102,11 +102,21 @@ void run(const Options& options) {
   };
   std::vector<double> save, load, other_load, dd_write, dd_read;
   for (int i = 0; i < options.repetitions; ++i) {
-    save.push_back(timed([&] { save_checkpoint(path, header, straight.list, false, *world); }));
-    // The same bytes, from the system's memory.
-    on_first([&] { std::filesystem::remove(plain); });
-    dd_write.push_back(
-        on_first([&] { dd(fmt::format("'if={}' 'of={}' conv=fsync", path, plain)); }));
+    // Each writes a new file; which comes first alternates, for the one behind finds the disk busy.
+    const auto save_one = [&] {
+      on_first([&] { std::filesystem::remove(path); });
+      save.push_back(timed([&] { save_checkpoint(path, header, straight.list, false, *world); }));
+    };
+    const auto write_plain = [&] {
+      on_first([&] { std::filesystem::remove(plain); });
+      dd_write.push_back(on_first([&] {
+        dd(fmt::format("if=/dev/zero 'of={}' count={} iflag=fullblock,count_bytes conv=fsync",
+                       plain, bytes));
+      }));
+    };
+    if (i % 2 == 0) save_one();
+    write_plain();
+    if (i % 2 == 1) save_one();
     on_first([&] { forget_cached(plain); });
     dd_read.push_back(on_first([&] { dd(fmt::format("'if={}' of=/dev/null", plain)); }));
     std::pair<const State*, std::vector<double>*> loads[] = {{&straight, &load},
@@ -118,6 +128,7 @@ void run(const Options& options) {
     }
   }
   if (world->rank() != 0) return;
+  for (const std::string& file : {path, plain}) std::filesystem::remove(file);
   const double megabytes = static_cast<double>(bytes) / 1e6;
   fmt::print(
       "{} ranks, {:.0f} MB, medians of {}\n\n"
