@@ -4,12 +4,12 @@
 All do the same work on the same group: forward, backward, gradient norm and AdamW in f32, old
 log-probs = current ones. Loss and gradient norm of the first two steps must agree to 1e-4.
 
-Rounds alternate step by step: the machine's sgemm, one step of one side, sgemm, the next side ... A
-PyTorch side is a child (torch_step.py) that stays alive and makes one step when it is told to; its
-first step is not counted. Coppice has no such line to listen on: each of its turns is a run of
-`coppice train` of two steps, of which the second counts. So every side's peak memory is its own.
+Rounds alternate: the machine's sgemm, a turn of one side, sgemm, a turn of the next side ... A turn is a
+process of its own that makes two steps, of which the second counts: `coppice train`, or a child that makes
+a step when it is told to (torch_step.py). So no side takes memory in the turn of another, and every side's
+peak memory is its own.
 
-  bench/peers/compare.py                                       # P=512 R=64 G=8: about 8 minutes on 2 cores
+  bench/peers/compare.py                                       # P=512 R=64 G=8: about 14 minutes on 2 cores
   bench/peers/compare.py --prefix 2048 --group-size 16 --peers packed,packed-compiled,prefix-grouper
   bench/peers/compare.py --tiny                                # only checks that both do the same work
 
@@ -99,15 +99,21 @@ class TorchSide:
         return json.loads(line)
 
     def turn(self):
-        if self.child:
-            return [self.step()]
-        self.start()  # not earlier: nothing else may run in the turn of another side
-        return [self.step(), self.step()]
+        self.start()
+        try:
+            return [self.step(), self.step()]
+        finally:
+            self.close()
 
     def close(self):
-        if self.child:
+        if self.child is None:
+            return
+        try:
             self.child.stdin.close()
-            self.child.wait()
+        except BrokenPipeError:
+            pass  # it has ended already
+        self.child.wait()
+        self.child = None
 
 
 def write_inputs(options, work):
