@@ -26,11 +26,12 @@ INTRODUCTION = """\
 # One GRPO step beside PyTorch
 
 Made by `bench/peers/compare.py` ([how](README.md#peers)); figures of every round are in `peers.json`.
-All sides in one run on the same cores, alternating step by step, with the machine's sgemm measured between
-them; each does forward, backward, gradient norm and AdamW of the same group in f32. Medians. Useful work is
+All sides in one run on the same cores, turn by turn, with the machine's sgemm measured between them; each
+does forward, backward, gradient norm and AdamW of the same group in f32. Medians. Useful work is
 `executed_flops` (docs/metrics.md), the same for both programs where the packing is the same. sgemm is the
-best of 1024, 2048 and 4096 cubed in each of these measurements, and of them the median. Peak memory is the process's own maximum resident size. The gradient norm
-is that of the first step; where a side differed by more than 1e-4 of it, the run said so and failed.
+best of 1024, 2048 and 4096 cubed in each of these measurements, and of them the median. Peak memory is the
+process's own maximum resident size. The gradient norm is that of the first step; where a side differed by
+more than 1e-4 of it, the run said so and failed.
 """
 
 
