@@ -29,4 +29,9 @@ std::uint64_t rectangle_checksum(const std::byte* elements, std::int64_t element
                                  const Shard& shard, std::int64_t row_begin,
                                  std::int64_t row_count);
 
+namespace cpu {
+std::uint64_t element_checksum(const std::byte* elements, std::int64_t element_bytes,
+                               std::int64_t first_index, std::int64_t count);
+}
+
 }  // namespace coppice
