@@ -1,5 +1,6 @@
-// Replaces `new` and `delete` of the program it is linked into, as the standard allows. The counter
-// is global because they are.
+// Replaces `new` and `delete` of the program it is linked into, as the standard allows. All forms
+// that do not ask for an alignment, since what one form takes another may give back. The counter is
+// global because they are.
 #include "support/allocation_watch.hpp"
 
 #include <atomic>
@@ -32,7 +33,19 @@ void* allocated(std::size_t bytes) {
 
 void* operator new(std::size_t bytes) { return coppice::test::allocated(bytes); }
 void* operator new[](std::size_t bytes) { return coppice::test::allocated(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return coppice::test::allocated(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& none) noexcept {
+  return operator new(bytes, none);
+}
 void operator delete(void* block) noexcept { std::free(block); }
 void operator delete[](void* block) noexcept { std::free(block); }
 void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 void operator delete[](void* block, std::size_t) noexcept { std::free(block); }
+void operator delete(void* block, const std::nothrow_t&) noexcept { std::free(block); }
+void operator delete[](void* block, const std::nothrow_t&) noexcept { std::free(block); }

@@ -57,7 +57,11 @@ std::uint64_t sum_of(const std::byte* elements, std::int64_t first_index, std::i
     const auto bits = widened<Bits>(elements + i * static_cast<std::int64_t>(sizeof(Bits)));
     sums = hn::Add(sums, mixed(hn::Add(bits, offset)));
   }
-  std::uint64_t sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  // By hand: the library's sum of lanes is one of signed numbers on some CPUs, and this one wraps.
+  std::uint64_t lane_sums[HWY_MAX_BYTES / sizeof(std::uint64_t)];
+  hn::StoreU(sums, d, lane_sums);
+  std::uint64_t sum = 0;
+  for (std::int64_t lane = 0; lane < lanes; ++lane) sum += lane_sums[lane];
   for (; i < count; ++i) {
     Bits bits;
     std::memcpy(&bits, elements + i * static_cast<std::int64_t>(sizeof(Bits)), sizeof(Bits));
