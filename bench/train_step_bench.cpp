@@ -11,11 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "core/rng.hpp"
-#include "model/flops.hpp"
 #include "model/policy_model.hpp"
 #include "optim/adamw.hpp"
 #include "optim/grad_norm.hpp"
+#include "support/packed_groups.hpp"
 #include "support/sgemm_rate.hpp"
 
 namespace coppice::bench {
@@ -32,43 +31,6 @@ struct Options {
   int repetitions = 3, threads = omp_get_num_procs();
   std::string recompute = "NONE";
 };
-
-/// One group as one micro-batch: the prefix once, or once for each response.
-PackedBatch packed_group(const Options& options, bool grouped) {
-  const RandomStream random(1, "bench/tokens");
-  const auto token = [&](std::int64_t response, std::int64_t i) {
-    return static_cast<std::int32_t>(
-        random.below(49152, static_cast<std::uint64_t>((response << 32) + i)));
-  };
-  std::vector<SegmentSpec> specs;
-  std::vector<SegmentTargets> targets;
-  PackedBatch batch;
-  const auto add_tokens = [&](std::int64_t response, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) batch.token_ids.push_back(token(response, i));
-  };
-  if (grouped) {
-    specs.push_back({options.prefix, -1});
-    targets.emplace_back();
-    add_tokens(0, options.prefix);
-  }
-  for (std::int64_t r = 0; r < options.group_size; ++r) {
-    SegmentTargets target{.response = static_cast<std::int32_t>(r), .first_target = 0};
-    if (grouped) {
-      specs.push_back({options.response, 0});
-    } else {
-      specs.push_back({options.prefix + options.response, -1});
-      target.first_target = options.prefix;
-      add_tokens(0, options.prefix);
-    }
-    targets.push_back(target);
-    add_tokens(r + 1, options.response);
-  }
-  const PrefixForest forest(specs);
-  batch.positions = forest.positions();
-  batch.plan = AttentionPlan(forest);
-  batch.edges = prediction_edges(forest, batch.token_ids, targets);
-  return batch;
-}
 
 struct StepTime {
   double seconds = 0;
@@ -104,15 +66,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::int64_t edge_rows(const PackedBatch& batch) {
-  std::int64_t rows = 0, last = -1;
-  for (const auto& edge : batch.edges) {
-    rows += edge.row != last ? 1 : 0;
-    last = edge.row;
-  }
-  return rows;
-}
-
 void run(const Options& options) {
   const auto recompute = options.recompute == "BLOCK"       ? Recompute::kBlock
                          : options.recompute == "SELECTIVE" ? Recompute::kSelective
@@ -135,11 +88,12 @@ void run(const Options& options) {
     double flops = 0;
     std::vector<double> seconds{}, passes{};
   };
-  std::vector<Side> sides{{"grouped", packed_group(options, true)},
-                          {"repeated", packed_group(options, false)}};
+  const GroupShape shape{options.prefix, options.response, options.group_size};
+  const auto vocab_size = model.config().vocab_size;
+  std::vector<Side> sides{{"grouped", packed_groups(shape, true, vocab_size)},
+                          {"repeated", packed_groups(shape, false, vocab_size)}};
   for (Side& side : sides) {
-    side.flops = executed_flops(model.config(), {side.batch.rows(), side.batch.plan.visible_pairs(),
-                                                 edge_rows(side.batch)});
+    side.flops = executed_flops(model.config(), work_of(side.batch));
     timed_step(ctx, model, adamw, side.batch, recompute);  // memory settles
   }
   SgemmRate sgemm(options.threads);

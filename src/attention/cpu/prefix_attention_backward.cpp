@@ -26,9 +26,8 @@ struct Sizes {
         all(stacked * kv_heads * dim),
         stride(round_up(std::max(TileSizes::kBackwardKeys, tile.query_rows), kTilePadding)),
         score_rows(round_up(tile.stacked_rows(), kTilePadding)),
-        keys(std::max(TileSizes::kBackwardKeys, tile.query_rows)),
-        per_thread(2 * score_rows * stride + 2 * key_panel_elements(keys, dim) +
-                   2 * keys * round_up(dim, kTilePadding)),
+        per_thread(2 * score_rows * stride + 2 * key_panel_elements(stride, dim) +
+                   2 * stride * round_up(dim, kTilePadding)),
         key_ranges(std::ssize(plan.key_ranges())),
         query_ranges(std::ssize(plan.query_ranges())),
         walks(kv_heads * tile.dq_parts),
@@ -46,7 +45,7 @@ struct Sizes {
   std::int64_t kv_heads, dim;
   std::int64_t stacked;  // rows of one key-value head
   std::int64_t all;      // elements of all stacked rows
-  std::int64_t stride, score_rows, keys, per_thread;
+  std::int64_t stride, score_rows, per_thread;
   std::int64_t key_ranges, query_ranges, walks, query_tiles;
   std::array<std::int64_t, 6> floats;    // q, d_out, dq parts, lse, delta, own tiles
   std::array<std::int64_t, 5> integers;  // places, first tiles, query tiles, walks, touched
@@ -138,7 +137,7 @@ class Backward {
     std::int64_t k_stride;
     const T *k_panels, *v_panels;
     bool learns;
-    T *scores, *d_scores;  // [score_rows, stride]
+    T *scores, *d_scores;  // [score_rows, stride]; a tile has at most `stride` keys
     T *dk, *dv;            // [keys, dim]; dk in units of ln 2
   };
 
@@ -168,9 +167,9 @@ class Backward {
     T* scores = own_ + thread_index() * sizes_.per_thread;
     T* d_scores = scores + sizes_.score_rows * sizes_.stride;
     T* k_panels = d_scores + sizes_.score_rows * sizes_.stride;
-    T* v_panels = k_panels + key_panel_elements(sizes_.keys, dim);
-    T* tile_dk = v_panels + key_panel_elements(sizes_.keys, dim);
-    T* tile_dv = tile_dk + sizes_.keys * round_up(dim, kTilePadding);
+    T* v_panels = k_panels + key_panel_elements(sizes_.stride, dim);
+    T* tile_dk = v_panels + key_panel_elements(sizes_.stride, dim);
+    T* tile_dv = tile_dk + sizes_.stride * round_up(dim, kTilePadding);
     const KeyTile tile{walk,           at(k, row, walk.kv_head),
                        k.strides()[0], k_panels,
                        v_panels,       dk.bytes() != nullptr,
