@@ -4,9 +4,8 @@ include(GoogleTest)
 # Flags every target of ours is built with; no target passes its own.
 add_library(coppice_flags INTERFACE)
 # -Wrestrict warns of the standard library's own strings in g++ 12 (its bug 105329).
-target_compile_options(coppice_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-                                               -Wno-sign-conversion -Wno-restrict
-                                               -Werror=return-type)
+target_compile_options(coppice_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wno-restrict;-Werror=return-type>")
 target_include_directories(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/src
                                                    ${PROJECT_BINARY_DIR}/generated)
 if(COPPICE_SANITIZE)
@@ -17,19 +16,20 @@ if(COPPICE_SANITIZE)
   target_sources(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/cmake/sanitizer_options.cpp)
 endif()
 
-# coppice_library(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...])
-# makes the static library coppice_NAME of one folder of src/.
+# coppice_library(NAME SOURCES file... [CUDA file.cu...] [PUBLIC target...] [PRIVATE target...])
+# makes the static library coppice_NAME of one folder of src/. A CPU build leaves the CUDA files out.
 function(coppice_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;CUDA;PUBLIC;PRIVATE" ${ARGN})
   add_library(coppice_${name} STATIC ${arg_SOURCES})
+  coppice_cuda_sources(coppice_${name} ${arg_CUDA})
   target_link_libraries(coppice_${name} PUBLIC coppice_flags ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
 endfunction()
 
-# coppice_test(NAME SOURCES file... LINK target... [LABELS label...] [TIMEOUT seconds]
-#              [PROCESSORS n])
+# coppice_test(NAME SOURCES file... [CUDA file.cu...] LINK target... [LABELS label...]
+#              [TIMEOUT seconds] [PROCESSORS n])
 # makes one test program; every case in it becomes a CTest entry of its own.
 function(coppice_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;CUDA;LINK;LABELS" ${ARGN})
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
@@ -37,6 +37,7 @@ function(coppice_test name)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${name} ${arg_SOURCES})
+  coppice_cuda_sources(${name} ${arg_CUDA})
   target_link_libraries(${name} PRIVATE coppice_flags coppice_test_main GTest::gmock ${arg_LINK})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -1,7 +1,6 @@
 #include "core/arena.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace coppice {
 namespace {
@@ -45,7 +44,7 @@ TensorView Arena::lease(DType dtype, Shape shape) {
   block.used += bytes;
   total_ += bytes;
   high_water_ = std::max(high_water_, total_);
-  if (build::kPoison && bytes > 0) std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+  memory_->poison(data, bytes);
   return {data, dtype, shape, memory_->device()};
 }
 

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "core/cuda/runtime.hpp"
+
 namespace coppice {
 namespace {
 
@@ -44,16 +46,45 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 void Buffer::release() {
   if (memory_ == nullptr) return;
-  std::free(data_);
+  memory_->give_back(data_);
   memory_->current_ -= bytes_;
   *account_ -= bytes_;
   memory_ = nullptr;
 }
 
+Memory::Memory(Device device) : device_(device) {
+  COPPICE_CHECK(device.kind == DeviceKind::kCpu, "memory of {} takes a stream", device.to_string());
+}
+
+std::byte* Memory::take(std::int64_t bytes) {
+  if constexpr (build::kWithCuda) {
+    if (device_.kind == DeviceKind::kCuda) return cuda::allocate(order_->state(), bytes);
+  }
+  return allocate_bytes(bytes);
+}
+
+void Memory::give_back(std::byte* data) {
+  if constexpr (build::kWithCuda) {
+    if (device_.kind == DeviceKind::kCuda) {
+      if (data != nullptr) cuda::free(order_->state(), data);
+      return;
+    }
+  }
+  std::free(data);
+}
+
+void Memory::poison(std::byte* data, std::int64_t bytes) {
+  // All bits set is a NaN in every float type, so a read before a write shows in the results.
+  if (!build::kPoison || bytes == 0) return;
+  if constexpr (build::kWithCuda) {
+    if (device_.kind == DeviceKind::kCuda) return cuda::fill(order_->state(), data, 0xff, bytes);
+  }
+  std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+}
+
 Buffer Memory::allocate(std::int64_t bytes, std::string_view name) {
   COPPICE_CHECK(bytes >= 0, "{}: a buffer of {} bytes", name, bytes);
-  if (device_.kind != DeviceKind::kCpu) throw_no_backend("Memory::allocate", device_);
-  std::byte* data = bytes == 0 ? nullptr : allocate_bytes(bytes);
+  std::byte* data = bytes == 0 ? nullptr : take(bytes);
   if (bytes > 0 && data == nullptr) {
     throw DeviceError(
         fmt::format("no memory for {} ({} bytes wanted, {} held already). Lower "
@@ -61,8 +92,7 @@ Buffer Memory::allocate(std::int64_t bytes, std::string_view name) {
                     "or set numerics.recompute: BLOCK; `coppice plan` shows what a run needs.",
                     name, bytes, current_));
   }
-  // All bits set is a NaN in every float type, so a read before a write shows in the results.
-  if (build::kPoison && bytes > 0) std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+  poison(data, bytes);
   auto& account = by_name_.try_emplace(std::string(name), 0).first->second;
   account += bytes;
   current_ += bytes;

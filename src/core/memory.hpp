@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/device.hpp"
+#include "core/stream.hpp"
 
 namespace coppice {
 
@@ -14,7 +15,7 @@ class Memory;
 
 /// Owns bytes on a device; gives them back, and off the account, when it ends.
 ///
-/// Memory    aligned to 64 bytes; blocks of 4 MiB and more ask for huge pages
+/// Memory    aligned to 64 bytes (256 on CUDA); blocks of 4 MiB and more ask for huge pages
 class Buffer {
  public:
   Buffer() = default;
@@ -40,14 +41,24 @@ class Buffer {
 
 /// The account of one device's memory. Outlives every Buffer it gave. Not thread-safe: tensors are
 /// made by the thread that runs the step.
+///
+/// On CUDA a Memory belongs to a stream, and blocks come and go in that stream's order: work enqueued
+/// on it before a Buffer ends may still use the block, and nothing waits. Other streams say by Events
+/// when they may start with a block and that they are done with it.
 class Memory {
  public:
-  explicit Memory(Device device) : device_(device) {}
+  /// The CPU's.
+  explicit Memory(Device device);
+  /// That of the stream's device. `order` outlives this.
+  explicit Memory(Stream& order) : device_(order.device()), order_(&order) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
   /// Errors    DeviceError when the system has no such block left
   Buffer allocate(std::int64_t bytes, std::string_view name);
+
+  /// Fills bytes with a NaN pattern, where the build is made to.
+  void poison(std::byte* data, std::int64_t bytes);
 
   const Device& device() const { return device_; }
   std::int64_t current_bytes() const { return current_; }
@@ -58,7 +69,11 @@ class Memory {
 
  private:
   friend class Buffer;
+  std::byte* take(std::int64_t bytes);
+  void give_back(std::byte* data);
+
   Device device_;
+  Stream* order_ = nullptr;  // where blocks come and go on CUDA
   std::int64_t current_ = 0;
   std::int64_t peak_ = 0;
   std::map<std::string, std::int64_t, std::less<>> by_name_;

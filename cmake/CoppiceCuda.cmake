@@ -1,0 +1,59 @@
+# How the CUDA backend is compiled. One kernel source, two builds, told apart by include path alone:
+#   preset cuda      nvcc, with src/core/cuda/real before it
+#   preset emulated  g++ reads the same .cu files as C++, with src/core/cuda/emulated before them.
+#                    -fsanitize=thread makes the compiler report every load and store; the emulator
+#                    receives these calls, so the sanitizer's own runtime is never linked.
+# A CPU build looks for nothing and compiles nothing of it.
+
+if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
+  # Where launch/setup --cuda puts the toolkit, then where NVIDIA's packages do.
+  set(coppice_toolkits ${PROJECT_SOURCE_DIR}/.cache/cuda /usr/local/cuda /opt/cuda)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(COPPICE_NVCC nvcc HINTS ${coppice_toolkits} PATH_SUFFIXES bin)
+    if(NOT COPPICE_NVCC)
+      message(FATAL_ERROR "No nvcc in ${coppice_toolkits} or on the PATH (the preset cuda compiles "
+                          "kernels with it). Run launch/setup --cuda, or use the preset emulated.")
+    endif()
+    set(CMAKE_CUDA_COMPILER ${COPPICE_NVCC})
+  endif()
+  # Each file's flags name the architectures: CMake's own list has no "code for 90a and PTX for 90".
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  # 90a holds what only this chip has; the PTX is for chips that do not exist yet.
+  set(coppice_cuda_flags
+      "SHELL:-gencode arch=compute_80,code=sm_80" "SHELL:-gencode arch=compute_90a,code=sm_90a"
+      "SHELL:-gencode arch=compute_90,code=compute_90"
+      -std=c++20 --expt-relaxed-constexpr -lineinfo "SHELL:-Xcompiler -Wall"
+      -DFMT_CONSTEVAL=)  # fmt 9's compile-time check of formats is more than nvcc can evaluate
+endif()
+
+# What kernels and their launches include as "device/...".
+add_library(coppice_device INTERFACE)
+if(COPPICE_CUDA)
+  target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/both)
+endif()
+if(COPPICE_EMULATED_DEVICE)
+  target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/emulated)
+  # Until every op has its CUDA body: a call of a missing one goes to address 0.
+  target_link_options(coppice_device INTERFACE -no-pie -Wl,--unresolved-symbols=ignore-all)
+elseif(COPPICE_CUDA)
+  target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/real)
+  target_link_libraries(coppice_device INTERFACE CUDA::cudart)
+endif()
+
+# coppice_cuda_sources(TARGET file.cu...) adds kernels to a target of this folder.
+function(coppice_cuda_sources target)
+  if(NOT COPPICE_CUDA OR NOT ARGN)
+    return()
+  endif()
+  target_sources(${target} PRIVATE ${ARGN})
+  target_link_libraries(${target} PRIVATE coppice_device)
+  if(COPPICE_EMULATED_DEVICE)
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+      "-x;c++;-fsanitize=thread;--param;tsan-instrument-func-entry-exit=0;-g1;-Wno-unknown-pragmas")
+  else()
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${coppice_cuda_flags}")
+  endif()
+endfunction()

@@ -1,0 +1,18 @@
+#pragma once
+// Streams of the emulated device, as its own parts and launches see them: a stream is a queue of
+// closures. When they run is the scheduler's business (runtime.cpp).
+#include <functional>
+#include <string>
+
+#include "core/stream.hpp"
+
+namespace coppice::emulated {
+
+/// Puts `work` behind what the stream already holds. `name` is what errors call it. What `work`
+/// throws reaches the host as a DeviceError at its next wait for the device.
+void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> work);
+inline void enqueue(Stream& stream, std::string name, std::function<void()> work) {
+  enqueue(stream.state(), std::move(name), std::move(work));
+}
+
+}  // namespace coppice::emulated
