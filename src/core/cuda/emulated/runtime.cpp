@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/cuda/emulated/gpu.hpp"
 #include "core/cuda/emulated/stream.hpp"
 
 namespace coppice::cuda {
@@ -21,10 +22,9 @@ void synchronize(StreamState&) {}
 void synchronize_device(const Device&) {}
 
 std::byte* allocate(StreamState&, std::int64_t bytes) {
-  return static_cast<std::byte*>(
-      std::aligned_alloc(256, static_cast<std::size_t>((bytes + 255) / 256 * 256)));
+  return emulated::gpu().memory.allocate(bytes);
 }
-void free(StreamState&, std::byte* block) { std::free(block); }
+void free(StreamState&, std::byte* block) { emulated::gpu().memory.release(block); }
 std::byte* allocate_pinned(std::int64_t bytes) {
   return static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(bytes)));
 }

@@ -1,0 +1,76 @@
+#pragma once
+// Host memory that stands for a GPU's. Every block is known, so that an access beside one, or to
+// one given back, is an error that names it; fresh and freed bytes hold NaN in every float type.
+// Also the shadow in which accesses of a kernel's threads to these blocks are compared.
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda/emulated/clocks.hpp"
+
+namespace coppice::emulated {
+
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// Memory    aligned to 256 bytes, all bits set; null for 0 bytes or where the host has no more
+  std::byte* allocate(std::int64_t bytes);
+  /// Errors    DeviceError for what is not the begin of a block in use
+  void release(std::byte* block);
+
+  /// Empty where [address, address + bytes) lies in one block in use; else says what is wrong, as
+  /// the end of a sentence about the access.
+  std::string problem_with(const void* address, std::int64_t bytes) const;
+  std::int64_t bytes_in_use() const { return bytes_in_use_; }
+
+  /// One access by a thread of block `block` of launch `launch`, to bytes in a block in use.
+  Finding read(const void* address, std::int64_t bytes, const Access& access);
+  Finding write(const void* address, std::int64_t bytes, const Access& access);
+
+  int watch(const void* begin, std::int64_t bytes);
+  void end_watch(int watch);
+  std::int64_t unwritten_bytes(int watch) const;
+  /// False if a watched byte was written before.
+  bool note_write(const void* address, std::int64_t bytes);
+
+ private:
+  // What is known of two bytes since the launch began.
+  struct Cell {
+    std::uint32_t launch = 0;
+    std::int32_t write_block = -1, read_block = -1;  // -1 none; a reader of -2: several blocks
+    Stamp write{}, read{};
+  };
+  struct Block {
+    std::int64_t bytes = 0;
+    bool in_use = true;
+    std::vector<Cell> cells{};  // made by the first access that is checked
+  };
+  struct Watch {
+    std::uintptr_t begin;
+    std::vector<bool> written;
+  };
+  using Blocks = std::map<std::uintptr_t, Block>;
+
+  const Blocks::value_type* find(std::uintptr_t address) const;
+  template <class F>
+  Finding for_cells(const void* address, std::int64_t bytes, const Access& access, F&& f);
+  void forget_oldest();
+
+  Blocks blocks_;
+  // Where the last access was; most accesses of a kernel are near the one before.
+  mutable const Blocks::value_type* last_ = nullptr;
+  std::deque<std::uintptr_t> freed_;  // oldest first; kept so that a late access is recognised
+  std::int64_t bytes_freed_ = 0, bytes_in_use_ = 0;
+  std::map<int, Watch> watches_;
+  int next_watch_ = 0;
+};
+
+}  // namespace coppice::emulated

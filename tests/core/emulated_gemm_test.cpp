@@ -1,0 +1,107 @@
+// A kernel as attention's are built, under the emulator: right as it stands, and every barrier or
+// wait taken out of it is noticed, on every seed and in both schedules.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/convert.hpp"
+#include "core/cuda/emulated/gpu.hpp"
+#include "core/kernels/gemm_kernel.hpp"
+#include "core/rng.hpp"
+#include "support/device_array.hpp"
+
+namespace coppice {
+namespace {
+
+using emulated::Schedule;
+using test::DeviceArray;
+using test::GemmMutation;
+
+struct Case {
+  std::uint64_t seed;
+  Schedule schedule;
+};
+
+class EmulatedGemm : public testing::TestWithParam<Case> {
+ protected:
+  EmulatedGemm() {
+    emulated::gpu().options.seed = GetParam().seed;
+    emulated::gpu().options.schedule = GetParam().schedule;
+  }
+  ~EmulatedGemm() override { emulated::gpu().options = {}; }
+
+  std::vector<BF16> random(std::string_view name, int count) {
+    const RandomStream numbers(1, name);
+    std::vector<BF16> values;
+    for (int i = 0; i < count; ++i) {
+      values.push_back(to_bf16(static_cast<float>(numbers.normal(static_cast<std::uint64_t>(i)))));
+    }
+    return values;
+  }
+
+  std::vector<float> multiply(int m, int n, int k, GemmMutation mutation) {
+    a_ = random("a", m * k), b_ = random("b", n * k);
+    const DeviceArray<BF16> a(stream_, a_), b(stream_, b_);
+    DeviceArray<float> c(stream_, static_cast<std::size_t>(m) * static_cast<std::size_t>(n));
+    const emulated::WriteWatch watch(c.data(), c.bytes());
+    test::launch_gemm(stream_, {a.data(), b.data(), c.data(), m, n, k}, mutation);
+    auto values = c.values();
+    EXPECT_EQ(watch.unwritten_bytes(), 0);
+    return values;
+  }
+
+  Stream stream_{Device{DeviceKind::kCuda, 0}};
+  std::vector<BF16> a_, b_;
+};
+
+TEST_P(EmulatedGemm, EqualsTheSumOfProducts) {
+  for (const auto& [m, n, k] : {std::array{64, 64, 32}, {1, 1, 8}, {65, 63, 40}, {130, 70, 104}}) {
+    const auto c = multiply(m, n, k, GemmMutation::kNone);
+    for (int i = 0; i < m; ++i) {
+      for (int j = 0; j < n; ++j) {
+        double sum = 0, size = 0;
+        for (int p = 0; p < k; ++p) {
+          const double term = double{to_f32(a_[static_cast<std::size_t>(i * k + p)])} *
+                              double{to_f32(b_[static_cast<std::size_t>(j * k + p)])};
+          sum += term, size += std::abs(term);
+        }
+        ASSERT_NEAR(c[static_cast<std::size_t>(i * n + j)], sum, k * 0x1p-24 * size);
+      }
+    }
+  }
+}
+
+TEST_P(EmulatedGemm, IsStoppedWithoutItsWait) {
+  EXPECT_THAT([&] { multiply(64, 64, 64, GemmMutation::kNoWait); },
+              testing::ThrowsMessage<DeviceError>(testing::HasSubstr("has not landed")));
+}
+
+TEST_P(EmulatedGemm, IsStoppedWithoutTheBarrierBeforeUse) {
+  // Either the copies of another thread are not waited for yet, or they are but nothing says so.
+  EXPECT_THAT([&] { multiply(64, 64, 64, GemmMutation::kNoBarrierBeforeUse); },
+              testing::ThrowsMessage<DeviceError>(
+                  testing::AnyOf(testing::HasSubstr("race"), testing::HasSubstr("has not landed"),
+                                 testing::HasSubstr("never written"))));
+}
+
+TEST_P(EmulatedGemm, IsStoppedWithoutTheBarrierAfterUse) {
+  EXPECT_THAT([&] { multiply(64, 64, 128, GemmMutation::kNoBarrierAfterUse); },
+              testing::ThrowsMessage<DeviceError>(testing::HasSubstr("race")));
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    for (const Schedule schedule : {Schedule::kRandom, Schedule::kRunAhead}) {
+      all.push_back({seed, schedule});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, EmulatedGemm, testing::ValuesIn(cases()), [](const auto& one) {
+  return (one.param.schedule == Schedule::kRandom ? "Random" : "RunAhead") +
+         std::to_string(one.param.seed);
+});
+
+}  // namespace
+}  // namespace coppice
