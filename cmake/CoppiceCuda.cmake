@@ -26,7 +26,7 @@ if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
       "SHELL:-gencode arch=compute_80,code=sm_80" "SHELL:-gencode arch=compute_90a,code=sm_90a"
       "SHELL:-gencode arch=compute_90,code=compute_90"
       -std=c++20 --expt-relaxed-constexpr -lineinfo "SHELL:-Xcompiler -Wall"
-      -DFMT_CONSTEVAL=)  # fmt 9's compile-time check of formats is more than nvcc can evaluate
+      -DFMT_USE_CONSTEXPR=1)  # fmt 9 does not know that nvcc has constexpr
 endif()
 
 # What kernels and their launches include as "device/...".
