@@ -12,8 +12,14 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
                 b.shape());
   COPPICE_CHECK(c.shape() == Shape({m, b.shape()[tb ? 0 : 1]}), "gemm: {} x {} into {}", a.shape(),
                 b.shape(), c.shape());
-  COPPICE_CHECK(a.dtype() == b.dtype() && a.dtype() == c.dtype(), "gemm: dtypes {}, {}, {}",
-                name_of(a.dtype()), name_of(b.dtype()), name_of(c.dtype()));
+  const bool widens = a.dtype() == DType::kBF16 && c.dtype() == DType::kF32;
+  COPPICE_CHECK(a.dtype() == b.dtype() && (a.dtype() == c.dtype() || widens),
+                "gemm: dtypes {}, {}, {}", name_of(a.dtype()), name_of(b.dtype()),
+                name_of(c.dtype()));
+  COPPICE_CHECK(a.device() == ctx.device() && b.device() == ctx.device() &&
+                    c.device() == ctx.device(),
+                "gemm on {}: matrices on {}, {}, {}", ctx.device().to_string(),
+                a.device().to_string(), b.device().to_string(), c.device().to_string());
   const auto flops =
       2.0 * static_cast<double>(m) * static_cast<double>(c.shape()[1]) * static_cast<double>(k);
   const TraceScope scope(ctx.trace, "gemm", {.rows = m, .flops = flops});

@@ -18,9 +18,12 @@ struct GemmOptions {
 ///
 /// Shapes    op(a) [M, K]   op(b) [K, N]   c [M, N]; any of M, N, K may be 0
 /// Layout    rows may be apart (a view of some columns)
-/// Dtypes    all f32 or all f64; f32 accumulation is the library's
+/// Dtypes    CPU: all f32 or all f64. CUDA: all bf16, all f32, or bf16 into f32. Accumulation is the
+///           library's, in f32 (f64)
+/// Memory    CUDA: at most 32 MiB of scratch
 /// Effects   overwrites c; with beta = 0 c is not read (NaN in it does not matter)
-/// Errors    ContractError if shapes, dtypes or devices disagree
+/// Errors    ContractError if shapes, dtypes or devices disagree, or (CUDA) K = 0 with beta neither
+///           0 nor 1
 /// Repeats   bitwise, for the same thread count and kind of CPU
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options = {});

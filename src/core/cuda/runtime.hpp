@@ -1,14 +1,28 @@
 #pragma once
 // The few calls of the CUDA runtime that this program makes, as plain functions. They exist twice:
 // runtime.cpp calls CUDA, emulated/runtime.cpp is the emulated device. Nothing else in the program
-// calls the CUDA runtime, but the launch in device/launch.cuh.
+// calls the CUDA runtime, but the launch in device/launch.cuh. Streams and events are declared in
+// core/stream.hpp, for whoever has a Stream.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "core/stream.hpp"
 
 namespace coppice::cuda {
+
+/// What a part of core/cuda/ keeps with a stream: made at its first use, ended with the stream.
+struct Attachment {
+  virtual ~Attachment() = default;
+};
+
+struct StreamState {
+  Device device;
+  void* native = nullptr;                // a cudaStream_t, or the emulated device's queue
+  std::unique_ptr<Attachment> products;  // gemm.cpp
+  std::unique_ptr<Attachment> staging;   // upload.cpp
+};
 
 /// Memory of the device, in the stream's order: valid for work enqueued on it afterwards.
 /// nullptr where the device has no such block left. Aligned to 256 bytes.
@@ -16,13 +30,12 @@ std::byte* allocate(StreamState& stream, std::int64_t bytes);
 /// In the stream's order: work enqueued on it before may still use the block.
 void free(StreamState& stream, std::byte* block);
 
-/// Host memory that copies reach without the host's help.
+/// Host memory that copies reach without the host's help. Not to be given back before they are done.
 std::byte* allocate_pinned(std::int64_t bytes);
 void free_pinned(std::byte* block);
 
 enum class CopyKind { kOnDevice, kToDevice, kToHost };
-/// `rows` runs of `bytes` bytes. Enqueues where both sides are the device's or pinned; else the host
-/// side is done with when it returns, which for kToHost means that the host has waited.
+/// `rows` runs of `bytes` bytes each.
 struct Copy {
   CopyKind kind;
   void* to;
@@ -32,9 +45,12 @@ struct Copy {
   std::int64_t to_stride = 0;    ///< bytes from row to row
   std::int64_t from_stride = 0;  ///< bytes from row to row
 };
+/// Enqueues where both sides are the device's or pinned. Other host memory is done with when this
+/// returns; for kToHost that means that the host has waited for the stream.
 void copy(StreamState& stream, const Copy& copy);
-/// Sets every byte.
-void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes);
+/// Sets every byte of `rows` runs of `bytes` bytes.
+void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes,
+          std::int64_t rows = 1, std::int64_t stride = 0);
 
 /// Blocks the host until all work of all streams is done.
 void synchronize_device(const Device& device);
@@ -46,6 +62,7 @@ struct DeviceProperties {
   int multiprocessors;
   int compute_capability;  ///< 80, 90, ...
 };
+/// Errors    DeviceError where the machine has no such device
 DeviceProperties properties(const Device& device);
 /// 0 where the machine has none, or no driver.
 int device_count();

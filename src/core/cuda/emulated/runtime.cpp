@@ -1,53 +1,162 @@
 // The CUDA runtime's calls on the emulated device.
 #include "core/cuda/runtime.hpp"
 
-#include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "core/cuda/emulated/gpu.hpp"
+#include "core/cuda/emulated/pinned_memory.hpp"
+#include "core/cuda/emulated/scheduler.hpp"
 #include "core/cuda/emulated/stream.hpp"
 
-namespace coppice::cuda {
+namespace coppice {
+namespace {
 
-struct StreamState {};
-struct EventState {};
+// The driver's part of the machine, one per process as the GPU itself: CUDA's calls name a stream or
+// an address and find the rest without being handed it.
+struct Driver {
+  emulated::PinnedMemory pinned;
+  emulated::Scheduler scheduler;
+};
 
-StreamState* begin_stream(const Device&) { return new StreamState; }
-void end(StreamState* stream) { delete stream; }
-void end(EventState* event) { delete event; }
-EventState* record(StreamState&) { return new EventState; }
-void wait(const EventState&) {}
-void wait(StreamState&, const EventState&) {}
-void synchronize(StreamState&) {}
-void synchronize_device(const Device&) {}
-
-std::byte* allocate(StreamState&, std::int64_t bytes) {
-  return emulated::gpu().memory.allocate(bytes);
+Driver& driver() {
+  static Driver driver;
+  driver.scheduler.set_seed(emulated::gpu().options.seed);
+  return driver;
 }
-void free(StreamState&, std::byte* block) { emulated::gpu().memory.release(block); }
-std::byte* allocate_pinned(std::int64_t bytes) {
-  return static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(bytes)));
-}
-void free_pinned(std::byte* block) { std::free(block); }
 
-void copy(StreamState&, const Copy& copy) {
+emulated::Scheduler::Queue& queue_of(cuda::StreamState& stream) {
+  return *static_cast<emulated::Scheduler::Queue*>(stream.native);
+}
+
+std::int64_t extent(std::int64_t bytes, std::int64_t rows, std::int64_t stride) {
+  return (rows - 1) * stride + bytes;
+}
+
+void check_device_is_there(const Device& device) {
+  if (device.kind == DeviceKind::kCuda && device.index == 0) return;
+  throw DeviceError(fmt::format(
+      "there is no device {} (the emulated device is cuda:0 alone). Use device index 0.",
+      device.to_string()));
+}
+
+// The host's side of a copy that is not pinned, taken or given while the call lasts.
+void copy_rows(const cuda::Copy& copy) {
   for (std::int64_t row = 0; row < copy.rows; ++row) {
     std::memcpy(static_cast<std::byte*>(copy.to) + row * copy.to_stride,
                 static_cast<const std::byte*>(copy.from) + row * copy.from_stride,
                 static_cast<std::size_t>(copy.bytes));
   }
 }
-void fill(StreamState&, void* to, std::uint8_t value, std::int64_t bytes) {
-  std::memset(to, value, static_cast<std::size_t>(bytes));
+
+}  // namespace
+
+namespace emulated {
+
+void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> work) {
+  driver().scheduler.enqueue(queue_of(stream), std::move(name), std::move(work));
 }
 
-DeviceProperties properties(const Device&) {
-  return {"emulated device", std::int64_t{16} << 30, 227 << 10, 4, 90};
+void check_device_range(const char* what, const void* address, std::int64_t bytes) {
+  const auto problem = gpu().memory.problem_with(address, bytes);
+  if (problem.empty()) return;
+  throw DeviceError(fmt::format("{} reaches {} bytes at {}, which are {} (they may be another "
+                                "tensor's). Check extents, and that the buffer still lives.",
+                                what, bytes, fmt::ptr(address), problem));
+}
+
+}  // namespace emulated
+
+namespace cuda {
+
+struct EventState {
+  std::shared_ptr<emulated::Scheduler::Mark> mark;
+};
+
+StreamState* begin_stream(const Device& device) {
+  check_device_is_there(device);
+  return new StreamState{device, driver().scheduler.begin_queue(), nullptr, nullptr};
+}
+void end(StreamState* stream) {
+  auto* queue = &queue_of(*stream);
+  // What the stream's work uses ends after the work.
+  driver().scheduler.end_queue(queue);
+  delete stream;
+}
+EventState* record(StreamState& stream) {
+  return new EventState{driver().scheduler.record(queue_of(stream))};
+}
+void end(EventState* event) { delete event; }
+void wait(const EventState& event) { driver().scheduler.finish(*event.mark); }
+void wait(StreamState& stream, const EventState& event) {
+  driver().scheduler.wait(queue_of(stream), event.mark);
+}
+void synchronize(StreamState& stream) { driver().scheduler.finish(queue_of(stream)); }
+void synchronize_device(const Device& device) {
+  check_device_is_there(device);
+  driver().scheduler.finish_all();
+}
+
+std::byte* allocate(StreamState&, std::int64_t bytes) {
+  return emulated::gpu().memory.allocate(bytes);
+}
+void free(StreamState& stream, std::byte* block) {
+  driver().scheduler.enqueue(
+      queue_of(stream), "a free", [block] { emulated::gpu().memory.release(block); },
+      /*always=*/true);
+}
+
+std::byte* allocate_pinned(std::int64_t bytes) { return driver().pinned.allocate(bytes); }
+void free_pinned(std::byte* block) { driver().pinned.release(block); }
+
+void copy(StreamState& stream, const Copy& copy) {
+  if (copy.bytes == 0 || copy.rows == 0) return;
+  const auto to_bytes = extent(copy.bytes, copy.rows, copy.to_stride);
+  const auto from_bytes = extent(copy.bytes, copy.rows, copy.from_stride);
+  Driver& all = driver();
+  const bool to_device = copy.kind != CopyKind::kToHost;
+  const bool from_device = copy.kind != CopyKind::kToDevice;
+  const bool pinned_to = !to_device && all.pinned.holds(copy.to);
+  const bool pinned_from = !from_device && all.pinned.holds(copy.from);
+  // Any other memory of the host may be gone once this returns.
+  auto taken = std::make_shared<std::vector<std::byte>>();
+  if (!from_device && !pinned_from) {
+    const auto* from = static_cast<const std::byte*>(copy.from);
+    taken->assign(from, from + from_bytes);
+  }
+  emulated::enqueue(stream, "a copy", [=] {
+    Copy now = copy;
+    if (to_device) emulated::check_device_range("a copy's target", now.to, to_bytes);
+    if (from_device) emulated::check_device_range("a copy's source", now.from, from_bytes);
+    if (pinned_to) driver().pinned.check("a copy's target", now.to, to_bytes);
+    if (pinned_from) driver().pinned.check("a copy's source", now.from, from_bytes);
+    if (!taken->empty()) now.from = taken->data();
+    copy_rows(now);
+  });
+  if (!to_device && !pinned_to) synchronize(stream);
+}
+
+void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes, std::int64_t rows,
+          std::int64_t stride) {
+  if (bytes == 0 || rows == 0) return;
+  emulated::enqueue(stream, "a fill", [=] {
+    emulated::check_device_range("a fill", to, extent(bytes, rows, stride));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memset(static_cast<std::byte*>(to) + row * stride, value,
+                  static_cast<std::size_t>(bytes));
+    }
+  });
+}
+
+DeviceProperties properties(const Device& device) {
+  check_device_is_there(device);
+  return {.name = "emulated device",
+          .memory_bytes = std::int64_t{16} << 30,
+          .shared_bytes_per_block = emulated::gpu().options.shared_limit,
+          .multiprocessors = 4,
+          .compute_capability = 80};
 }
 int device_count() { return 1; }
 
-}  // namespace coppice::cuda
-
-namespace coppice::emulated {
-void enqueue(cuda::StreamState&, std::string, std::function<void()> work) { work(); }
-}  // namespace coppice::emulated
+}  // namespace cuda
+}  // namespace coppice

@@ -1,6 +1,6 @@
 #pragma once
 // Streams of the emulated device, as its own parts and launches see them: a stream is a queue of
-// closures. When they run is the scheduler's business (runtime.cpp).
+// closures. When they run is the scheduler's business.
 #include <functional>
 #include <string>
 
@@ -14,5 +14,11 @@ void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> 
 inline void enqueue(Stream& stream, std::string name, std::function<void()> work) {
   enqueue(stream.state(), std::move(name), std::move(work));
 }
+
+/// For work that is not a kernel: `what` (a copy's source, say) must lie in one block of the
+/// device's memory in use.
+///
+/// Errors    DeviceError
+void check_device_range(const char* what, const void* address, std::int64_t bytes);
 
 }  // namespace coppice::emulated

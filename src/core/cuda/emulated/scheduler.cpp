@@ -1,0 +1,170 @@
+#include "core/cuda/emulated/scheduler.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace coppice::emulated {
+
+// Work, or a point that is recorded, or a point to wait for.
+struct Scheduler::Item {
+  std::string name;
+  std::function<void()> work;
+  bool always = false;
+  std::shared_ptr<Mark> record;
+  std::shared_ptr<const Mark> wait;
+};
+
+class Scheduler::Queue {
+ public:
+  std::deque<Item> items;
+};
+
+namespace {
+
+// SplitMix64's finaliser: neighbouring seeds give unrelated orders.
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebU;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+Scheduler::Scheduler() = default;
+Scheduler::~Scheduler() {
+  if (failure_.empty()) return;
+  std::fprintf(stderr, "work of the emulated device failed and nobody waited for it: %s\n",
+               failure_.c_str());
+  std::abort();
+}
+
+void Scheduler::set_seed(std::uint64_t seed) {
+  if (seed == seed_ && drawn_ > 0) return;
+  seed_ = seed;
+  drawn_ = 0;
+  // Temperaments: a device far behind the host, one that keeps up, one that is always faster.
+  constexpr std::array<std::uint64_t, 3> kEager = {0, 2, 8}, kStray = {0, 4, 7};
+  eager_ = kEager[draw(3)];
+  stray_ = kStray[draw(3)];
+}
+
+std::uint64_t Scheduler::draw(std::uint64_t below) {
+  ++drawn_;
+  return mixed(seed_ * 0x9e3779b97f4a7c15U + mixed(drawn_)) % below;
+}
+
+Scheduler::Queue* Scheduler::begin_queue() {
+  queues_.push_back(std::make_unique<Queue>());
+  return queues_.back().get();
+}
+
+void Scheduler::end_queue(Queue* queue) noexcept {
+  while (!queue->items.empty()) advance(*queue);
+  std::erase_if(queues_, [&](const auto& other) { return other.get() == queue; });
+}
+
+void Scheduler::enqueue(Queue& queue, std::string name, std::function<void()> work, bool always) {
+  queue.items.push_back({std::move(name), std::move(work), always, nullptr, nullptr});
+  run_some_eagerly();
+}
+
+std::shared_ptr<Scheduler::Mark> Scheduler::record(Queue& queue) {
+  auto mark = std::make_shared<Mark>(Mark{&queue});
+  queue.items.push_back({"an event", {}, true, mark, nullptr});
+  run_some_eagerly();
+  return mark;
+}
+
+void Scheduler::wait(Queue& queue, std::shared_ptr<const Mark> mark) {
+  if (mark->reached) return;
+  queue.items.push_back({"a wait", {}, true, nullptr, std::move(mark)});
+}
+
+bool Scheduler::runnable(const Queue& queue) const {
+  if (queue.items.empty()) return false;
+  const Item& next = queue.items.front();
+  return next.wait == nullptr || next.wait->reached;
+}
+
+void Scheduler::run_next(Queue& queue) {
+  const Item item = std::move(queue.items.front());
+  queue.items.pop_front();
+  if (item.record) item.record->reached = true;
+  if (!item.work || (!failure_.empty() && !item.always)) return;
+  running_ = true;
+  try {
+    item.work();
+  } catch (const DeviceError& error) {
+    if (failure_.empty()) failure_ = error.what();
+  } catch (const std::exception& error) {
+    if (failure_.empty()) failure_ = fmt::format("{}: {}", item.name, error.what());
+  }
+  running_ = false;
+}
+
+// One step of the work that `queue` needs to get on: its own next, or that of the queue it waits
+// for. This ends, because a point is recorded before anybody can wait for it.
+void Scheduler::advance(Queue& queue) {
+  Queue* at = &queue;
+  while (!runnable(*at)) at = at->items.front().wait->queue;
+  run_next(*at);
+}
+
+bool Scheduler::run_any() {
+  const auto first = queues_.empty() ? 0 : draw(queues_.size());
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    Queue& queue = *queues_[(first + i) % queues_.size()];
+    if (!runnable(queue)) continue;
+    run_next(queue);
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::run_some_eagerly() {
+  while (draw(8) < eager_ && run_any()) {
+  }
+}
+
+template <class Done>
+void Scheduler::finish_until(Queue& queue, const Done& done) {
+  COPPICE_CHECK(!running_, "work of the device waits for the device");
+  while (!done()) {
+    if (draw(8) < stray_) {
+      run_any();
+    } else {
+      advance(queue);
+    }
+  }
+  throw_if_failed();
+}
+
+void Scheduler::finish(Queue& queue) {
+  finish_until(queue, [&] { return queue.items.empty(); });
+}
+
+void Scheduler::finish(const Mark& mark) {
+  if (mark.reached) return throw_if_failed();
+  finish_until(*mark.queue, [&] { return mark.reached; });
+}
+
+void Scheduler::finish_all() {
+  COPPICE_CHECK(!running_, "work of the device waits for the device");
+  while (run_any()) {
+  }
+  throw_if_failed();
+}
+
+void Scheduler::throw_if_failed() {
+  if (failure_.empty()) return;
+  while (run_any()) {  // drops what is left
+  }
+  throw DeviceError(std::exchange(failure_, {}));
+}
+
+}  // namespace coppice::emulated
