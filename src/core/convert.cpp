@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/parallel_for.hpp"
+
 namespace coppice {
 namespace {
 
@@ -75,5 +77,35 @@ void convert_elements(DType source_type, const std::byte* source, DType target_t
     });
   });
 }
+
+void convert(ExecContext& ctx, ConstTensorView source, TensorView target) {
+  COPPICE_CHECK(source.shape() == target.shape() && source.device() == target.device() &&
+                    source.is_contiguous() && target.is_contiguous(),
+                "convert: {} {} on {} into {} {} on {}", name_of(source.dtype()), source.shape(),
+                source.device().to_string(), name_of(target.dtype()), target.shape(),
+                target.device().to_string());
+  const TraceScope scope(ctx.trace, "convert");
+  switch (ctx.device().kind) {
+    case DeviceKind::kCpu:
+      return cpu::convert(ctx, source, target);
+    case DeviceKind::kCuda:
+      if constexpr (build::kWithCuda) return cuda::convert(ctx, source, target);
+      break;
+  }
+  throw_no_backend("convert", ctx.device());
+}
+
+namespace cpu {
+void convert(ExecContext& ctx, ConstTensorView source, TensorView target) {
+  constexpr std::int64_t kBlock = 1 << 14;
+  const auto count = source.numel();
+  parallel_for(ctx, (count + kBlock - 1) / kBlock, [&](std::int64_t i) {
+    const auto begin = i * kBlock;
+    convert_elements(source.dtype(), source.bytes() + begin * size_of(source.dtype()),
+                     target.dtype(), target.bytes() + begin * size_of(target.dtype()),
+                     std::min(kBlock, count - begin));
+  });
+}
+}  // namespace cpu
 
 }  // namespace coppice

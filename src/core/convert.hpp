@@ -1,13 +1,14 @@
 #pragma once
 // Conversions between the floating-point types that files and devices hold. Arithmetic of 16-bit
-// floats happens in f32; these are the only places that know their bits. Reading and writing files
-// is left to checkpoint/.
+// floats happens in f32; these, and a device's own instructions, are the only places that know
+// their bits. Reading and writing files is left to checkpoint/.
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/exec_context.hpp"
+#include "core/tensor.hpp"
 
 namespace coppice {
 
@@ -79,5 +80,19 @@ inline F16 to_f16(double value) { return to_f16(to_f32_odd(value)); }
 /// Oracle    tests/core/convert_test.cpp: every f16 and bf16, halfway cases against long double
 void convert_elements(DType source_type, const std::byte* source, DType target_type,
                       std::byte* target, std::int64_t count);
+
+/// The same for tensors on a device, as work of ctx's stream.
+///
+/// Dtypes    on CUDA f32 and bf16
+/// Layout    both contiguous, not overlapping
+/// Errors    ContractError if shapes or devices disagree
+void convert(ExecContext& ctx, ConstTensorView source, TensorView target);
+
+namespace cpu {
+void convert(ExecContext& ctx, ConstTensorView source, TensorView target);
+}
+namespace cuda {
+void convert(ExecContext& ctx, ConstTensorView source, TensorView target);
+}
 
 }  // namespace coppice

@@ -32,6 +32,11 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
+/// What sums over elements of `storage` have: gradients of weights, logits, softmax statistics.
+constexpr DType accumulation_of(DType storage) {
+  return size_of(storage) == 2 ? DType::kF32 : storage;
+}
+
 /// "f32", "f64", "bf16", "f16", "i32", "i64".
 std::string_view name_of(DType dtype);
 

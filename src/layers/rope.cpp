@@ -12,8 +12,8 @@ void rope(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t
                 "rope: x {} with a table {}", x.shape(), table.cos().shape());
   COPPICE_CHECK(x.shape()[0] == std::ssize(positions), "rope: {} positions for x {}",
                 positions.size(), x.shape());
-  COPPICE_CHECK(x.dtype() == table.cos().dtype(), "rope: x is {}, the table {}", name_of(x.dtype()),
-                name_of(table.cos().dtype()));
+  COPPICE_CHECK(accumulation_of(x.dtype()) == table.cos().dtype(), "rope: x is {}, the table {}",
+                name_of(x.dtype()), name_of(table.cos().dtype()));
   for (const auto position : positions) {
     COPPICE_CHECK(position >= 0 && position < table.positions(), "rope: position {} of {}",
                   position, table.positions());
@@ -34,12 +34,12 @@ void rope(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t
 
 RopeTable::RopeTable(Memory& memory, DType dtype, const RopeConfig& config, std::int64_t head_dim,
                      std::int64_t positions)
-    : cos_(memory, dtype, Shape({positions, head_dim / 2}), "rope_table"),
-      sin_(memory, dtype, Shape({positions, head_dim / 2}), "rope_table") {
+    : cos_(memory, accumulation_of(dtype), Shape({positions, head_dim / 2}), "rope_table"),
+      sin_(memory, accumulation_of(dtype), Shape({positions, head_dim / 2}), "rope_table") {
   const auto frequencies = rope_frequencies(config, head_dim);
   const double factor = rope_attention_factor(config);
   const auto pairs = std::ssize(frequencies);
-  visit_float(dtype, [&]<class T>(TypeTag<T>) {
+  visit_float(cos_.dtype(), [&]<class T>(TypeTag<T>) {
     T* cosines = cos_.view().data<T>();
     T* sines = sin_.view().data<T>();
     for (std::int64_t p = 0; p < positions; ++p) {

@@ -13,7 +13,7 @@ namespace coppice {
 /// Cosines and sines of positions [0, positions), times the attention factor.
 ///
 /// Shapes    cos, sin [positions, D/2]
-/// Dtypes    angles, cosines and products in double, rounded once to `dtype`
+/// Dtypes    angles, cosines and products in double, rounded once to `dtype` (f32 for bf16)
 class RopeTable {
  public:
   RopeTable(Memory& memory, DType dtype, const RopeConfig& config, std::int64_t head_dim,
@@ -23,7 +23,7 @@ class RopeTable {
   ConstTensorView sin() const { return sin_; }
   std::int64_t positions() const { return cos_.shape()[0]; }
   static std::int64_t bytes(DType dtype, std::int64_t head_dim, std::int64_t positions) {
-    return positions * head_dim * size_of(dtype);
+    return positions * head_dim * size_of(accumulation_of(dtype));
   }
 
  private:
@@ -35,6 +35,7 @@ class RopeTable {
 ///
 /// Shapes    x [T, H, D]   positions [T]
 /// Layout    rows and heads may be apart (the q and k columns of a fused matrix)
+/// Dtypes    x f32 or f64, like the table; on CUDA bf16, turned in f32
 /// Errors    ContractError if shapes or dtypes disagree, or a position is outside the table
 /// Repeats   bitwise, for any thread count
 /// Source    Su et al., arXiv:2104.09864, in the half-split order of Hugging Face checkpoints

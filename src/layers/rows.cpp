@@ -20,9 +20,9 @@ void check_ascending(const char* op, std::span<const std::int64_t> rows) {
   }
 }
 
-void check_bias(const char* op, ConstTensorView bias, ConstTensorView y) {
+void check_bias(const char* op, ConstTensorView bias, ConstTensorView y, DType bias_dtype) {
   COPPICE_CHECK(
-      y.shape().rank() == 2 && bias.shape() == Shape({y.shape()[1]}) && bias.dtype() == y.dtype(),
+      y.shape().rank() == 2 && bias.shape() == Shape({y.shape()[1]}) && bias.dtype() == bias_dtype,
       "{}: bias {} {} for {} {}", op, name_of(bias.dtype()), bias.shape(), name_of(y.dtype()),
       y.shape());
 }
@@ -44,7 +44,7 @@ void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView
 }
 
 void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y) {
-  check_bias("add_bias", bias, y);
+  check_bias("add_bias", bias, y, y.dtype());
   const TraceScope scope(ctx.trace, "add_bias", {.rows = y.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
@@ -57,7 +57,7 @@ void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y) {
 }
 
 void bias_backward(ExecContext& ctx, ConstTensorView dy, TensorView dbias) {
-  check_bias("bias_backward", dbias, dy);
+  check_bias("bias_backward", dbias, dy, accumulation_of(dy.dtype()));
   const TraceScope scope(ctx.trace, "bias_backward", {.rows = dy.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:

@@ -11,6 +11,7 @@ namespace coppice {
 /// sum = a + b; sum may be a or b itself.
 ///
 /// Shapes    a, b, sum [T, N], rows may be apart
+/// Dtypes    all f32 or all f64; on CUDA bf16, with f32 between (all ops of this file)
 /// Repeats   bitwise, for any thread count (all ops of this file)
 void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView sum);
 
@@ -19,7 +20,9 @@ void add_rows(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView
 /// Shapes    bias [N]   y [T, N]
 void add_bias(ExecContext& ctx, ConstTensorView bias, TensorView y);
 
-/// dbias += sum over rows of dy, in row order.
+/// dbias += sum over rows of dy, in fixed order.
+///
+/// Dtypes    dbias like dy; f32 for bf16
 void bias_backward(ExecContext& ctx, ConstTensorView dy, TensorView dbias);
 
 /// picked[i] = x[rows[i]].

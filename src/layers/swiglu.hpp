@@ -9,7 +9,7 @@ namespace coppice {
 ///
 /// Shapes    gate_up [T, 2F]: gate in columns [0, F), up in [F, 2F)   hidden [T, F]
 /// Layout    rows may be apart
-/// Dtypes    all f32 or all f64
+/// Dtypes    all f32 or all f64; on CUDA bf16, with f32 between
 /// Effects   overwrites hidden
 /// Errors    ContractError if shapes, dtypes or devices disagree
 /// Repeats   bitwise, for any thread count; a row depends on no other row

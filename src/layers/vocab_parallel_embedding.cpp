@@ -8,8 +8,8 @@ namespace coppice {
 namespace {
 
 void check_tokens(const char* op, ConstTensorView weight, const VocabShard& shard,
-                  std::span<const std::int32_t> token_ids, ConstTensorView y) {
-  COPPICE_CHECK(weight.shape().rank() == 2 && weight.dtype() == y.dtype() &&
+                  std::span<const std::int32_t> token_ids, ConstTensorView y, DType weight_dtype) {
+  COPPICE_CHECK(weight.shape().rank() == 2 && weight.dtype() == weight_dtype &&
                     weight.shape()[0] == shard.padded_rows &&
                     y.shape() == Shape({std::ssize(token_ids), weight.shape()[1]}),
                 "{}: {} tokens, weight {}, rows {}", op, token_ids.size(), weight.shape(),
@@ -24,7 +24,7 @@ void check_tokens(const char* op, ConstTensorView weight, const VocabShard& shar
 
 void embedding_forward(ExecContext& ctx, ConstTensorView weight, const VocabShard& shard,
                        std::span<const std::int32_t> token_ids, TensorView y) {
-  check_tokens("embedding_forward", weight, shard, token_ids, y);
+  check_tokens("embedding_forward", weight, shard, token_ids, y, y.dtype());
   const TraceScope scope(ctx.trace, "embedding_forward", {.rows = std::ssize(token_ids)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
@@ -41,7 +41,7 @@ void embedding_forward(ExecContext& ctx, ConstTensorView weight, const VocabShar
 void embedding_backward(ExecContext& ctx, const VocabShard& shard,
                         std::span<const std::int32_t> token_ids, ConstTensorView dy,
                         TensorView dweight) {
-  check_tokens("embedding_backward", dweight, shard, token_ids, dy);
+  check_tokens("embedding_backward", dweight, shard, token_ids, dy, accumulation_of(dy.dtype()));
   const TraceScope scope(ctx.trace, "embedding_backward", {.rows = std::ssize(token_ids)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:

@@ -14,12 +14,14 @@ namespace coppice {
 /// y[t] = weight[token_ids[t] - shard.begin], or 0 for tokens of other ranks.
 ///
 /// Shapes    weight [V of this rank, N]   token_ids [T]   y [T, N]
+/// Dtypes    all f32 or all f64; on CUDA bf16
 /// Errors    ContractError if shapes or dtypes disagree, or an id is outside the vocabulary
 void embedding_forward(ExecContext& ctx, ConstTensorView weight, const VocabShard& shard,
                        std::span<const std::int32_t> token_ids, TensorView y);
 
 /// dweight[v - shard.begin] += sum of dy[t] over the rows with token v, in row order.
 ///
+/// Dtypes    dweight like dy; f32 for bf16
 /// Repeats   bitwise, for any thread count, however often a token comes
 void embedding_backward(ExecContext& ctx, const VocabShard& shard,
                         std::span<const std::int32_t> token_ids, ConstTensorView dy,

@@ -68,16 +68,35 @@ void check_sizes(const Head& head, std::size_t first, std::size_t second) {
 void check_gradients(const Head& head, TensorView dx, std::optional<TensorView>& dweight) {
   COPPICE_CHECK(dx.spec() == head.x.spec(), "logprob: dx {} for x {}", dx.shape(), head.x.shape());
   if (!dweight) return;
-  COPPICE_CHECK(dweight->shape().rank() == 2 && dweight->dtype() == head.weight.dtype() &&
+  COPPICE_CHECK(dweight->shape().rank() == 2 &&
+                    dweight->dtype() == accumulation_of(head.weight.dtype()) &&
                     dweight->shape()[1] == head.weight.shape()[1] &&
                     dweight->shape()[0] >= head.weight.shape()[0],
                 "logprob: dweight {} for weight {}", dweight->shape(), head.weight.shape());
   dweight = dweight->rows(0, head.weight.shape()[0]);
 }
 
+/// Elements from a row of logits to the next. Products of bf16 want rows that start at multiples of
+/// 16 bytes, whatever the vocabulary.
+std::int64_t logit_stride(DType dtype, std::int64_t vocabulary) {
+  return dtype == DType::kBF16 ? (vocabulary + 7) / 8 * 8 : vocabulary;
+}
+
+/// A matrix of narrower elements at the start of each of `wide`'s rows.
+TensorView narrowed(TensorView wide, DType dtype) {
+  if (wide.dtype() == dtype) return wide;
+  const auto ratio = size_of(wide.dtype()) / size_of(dtype);
+  return {wide.bytes(), dtype, wide.shape(), Shape({wide.strides()[0] * ratio, 1}), wide.device()};
+}
+
 LogitChunk logits_of(const Head& head, ScratchScope& scratch, std::int64_t begin) {
-  const auto rows = head.rows_from(begin);
-  LogitChunk chunk{.logits = scratch.lease(head.x.dtype(), {rows, head.weight.shape()[0]}),
+  const auto rows = head.rows_from(begin), vocabulary = head.weight.shape()[0];
+  const DType dtype = head.x.dtype();
+  const TensorView logits =
+      scratch.lease(accumulation_of(dtype), {rows, logit_stride(dtype, vocabulary)})
+          .columns(0, vocabulary);
+  LogitChunk chunk{.logits = logits,
+                   .gradient = narrowed(logits, dtype),
                    .statistics = scratch.lease(DType::kF64, {rows, 3}),
                    .row_begin = begin,
                    .first_token = head.vocabulary ? head.vocabulary->shard.begin : 0,
@@ -154,9 +173,9 @@ void backward_chunk(const Head& head, const LogitChunk& chunk, std::span<const d
                     const std::optional<TensorView>& dweight) {
   const auto rows = chunk.logits.shape()[0];
   gradient(head, chunk, c, e);
-  gemm(head.ctx, chunk.logits, head.weight, dx.rows(chunk.row_begin, rows));
+  gemm(head.ctx, chunk.gradient, head.weight, dx.rows(chunk.row_begin, rows));
   if (dweight) {
-    gemm(head.ctx, chunk.logits, head.x.rows(chunk.row_begin, rows), *dweight,
+    gemm(head.ctx, chunk.gradient, head.x.rows(chunk.row_begin, rows), *dweight,
          {.a = Transpose::kYes, .beta = 1.0});
   }
 }
@@ -169,10 +188,6 @@ std::int64_t most_edges(const HeadEdges& edges, std::int64_t chunk_rows) {
                               edges.edge_begin[static_cast<std::size_t>(begin)]);
   }
   return most;
-}
-
-std::span<double> doubles(TensorView row) {
-  return {row.data<double>(), static_cast<std::size_t>(row.numel())};
 }
 
 }  // namespace
@@ -234,13 +249,15 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
   check_gradients(head, dx, dweight);
   const TraceScope scope(ctx.trace, TraceKind::kModule, "head_forward_backward",
                          {.rows = head.rows()});
+  const auto most = static_cast<std::size_t>(most_edges(edges, chunk_rows));
+  std::vector<double> chunk_c(most), chunk_e(most);
   for (std::int64_t begin = 0; begin < head.rows(); begin += chunk_rows) {
     ScratchScope scratch(ctx.scratch);
     const LogitChunk chunk = logits_of(head, scratch, begin);
     statistics(head, chunk, logprobs, entropies);
-    const auto rows = head.rows_from(begin), edge_count = head.edges_of(begin, rows);
-    const TensorView coefficient_rows = scratch.lease(DType::kF64, {2, edge_count});
-    const auto c = doubles(coefficient_rows.rows(0, 1)), e = doubles(coefficient_rows.rows(1, 1));
+    const auto rows = head.rows_from(begin);
+    const auto edge_count = static_cast<std::size_t>(head.edges_of(begin, rows));
+    const auto c = std::span(chunk_c).first(edge_count), e = std::span(chunk_e).first(edge_count);
     std::fill(c.begin(), c.end(), 0.0);
     std::fill(e.begin(), e.end(), 0.0);
     coefficients(head.first_edge(begin), of_chunk(head, logprobs, begin, rows),
@@ -251,7 +268,8 @@ void logprob_forward_backward(ExecContext& ctx, ConstTensorView x, ConstTensorVi
 
 std::int64_t logprob_chunk_rows(DType dtype, std::int64_t rows, std::int64_t vocab_rows,
                                 std::int64_t logit_bytes) {
-  const auto most = std::max<std::int64_t>(1, logit_bytes / (vocab_rows * size_of(dtype)));
+  const auto most =
+      std::max<std::int64_t>(1, logit_bytes / (vocab_rows * size_of(accumulation_of(dtype))));
   const auto chunks = std::max<std::int64_t>(1, (rows + most - 1) / most);
   return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);
 }
@@ -263,9 +281,8 @@ std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int
   const auto chunk_edges = most_edges(edges, chunk_rows);
   auto merging = Arena::leased_bytes(DType::kF64, {chunk_edges});
   if (ranks > 1) merging += Arena::leased_bytes(DType::kF64, {ranks * rows, 3});
-  return Arena::leased_bytes(dtype, {rows, vocab_size}) +
-         Arena::leased_bytes(DType::kF64, {rows, 3}) +
-         std::max(merging, Arena::leased_bytes(DType::kF64, {2, chunk_edges}));
+  return Arena::leased_bytes(accumulation_of(dtype), {rows, logit_stride(dtype, vocab_size)}) +
+         Arena::leased_bytes(DType::kF64, {rows, 3}) + merging;
 }
 
 }  // namespace coppice

@@ -44,7 +44,8 @@ using EdgeCoefficients = std::function<void(
 ///
 /// Shapes    x [n, N]: the head rows, gathered and normed   weight [V of this rank, N]
 ///           logprobs, entropies [edges], in the order of edges.targets
-/// Dtypes    x and weight both f32 or both f64; log-probs and entropies always double
+/// Dtypes    x and weight both f32 or both f64; on CUDA bf16, with logits and their statistics in
+///           f32 and f64; log-probs and entropies always double
 /// Units     natural logarithms
 /// Parallel  `vocabulary` (default: the whole of it on one rank) says which tokens weight holds.
 ///           All tensor-parallel ranks call with the same x, edges and chunk_rows and get the same
@@ -65,6 +66,7 @@ void logprob_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight
 /// rank's tokens send back: a part of a sum over tensor-parallel ranks.
 ///
 /// Shapes    c, e [edges]   dx like x   dweight like weight
+/// Dtypes    dx like x; dweight too, but f32 for bf16
 /// Effects   overwrites dx; adds to dweight, where there is one. Of a row whose c and e are all 0
 ///           it makes exactly 0, whatever its logits are
 void logprob_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
@@ -95,7 +97,9 @@ std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int
 
 /// The head rows [row_begin, row_begin + rows) with their logits: what a backend works on.
 struct LogitChunk {
-  TensorView logits;      // [rows, V of this rank], not yet divided by the temperature
+  TensorView logits;    // [rows, V of this rank], not yet divided by the temperature; f32 for bf16
+  TensorView gradient;  // [rows, V of this rank] in x's dtype: the logits themselves, or, where
+                        // that is narrower, the first part of each of their rows
   TensorView statistics;  // [rows, 3] f64: largest logit; log of the sum of exp(z - largest z);
                           // mean of (z - largest z) under p
   std::int64_t row_begin;
@@ -115,7 +119,7 @@ void logprob_merge_statistics(ExecContext& ctx, ConstTensorView all, const Logit
 void logprob_finish(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
                     ConstTensorView target_logits, std::span<double> logprobs,
                     std::span<double> entropies);
-/// Replaces chunk.logits by their gradient; c and e are spans over the chunk's edges.
+/// chunk.gradient from the logits, which it replaces; c and e are spans over the chunk's edges.
 void logprob_gradient(ExecContext& ctx, const HeadEdges& edges, const LogitChunk& chunk,
                       std::span<const double> c, std::span<const double> e);
 }  // namespace cpu

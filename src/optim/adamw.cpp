@@ -27,6 +27,11 @@ void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
     COPPICE_CHECK(t.value.is_contiguous() && t.grad.is_contiguous() && t.exp_avg.is_contiguous() &&
                       t.exp_avg_sq.is_contiguous(),
                   "adamw_update takes contiguous tensors");
+    COPPICE_CHECK(!t.rounded || (t.rounded->shape() == t.value.shape() &&
+                                 t.rounded->dtype() == DType::kBF16 &&
+                                 t.value.dtype() == DType::kF32 && t.rounded->is_contiguous()),
+                  "value {} {} rounded into {} {}", name_of(t.value.dtype()), t.value.shape(),
+                  name_of(t.rounded->dtype()), t.rounded->shape());
   }
   const TraceScope scope(ctx.trace, "adamw_update");
   switch (ctx.device().kind) {
@@ -74,11 +79,15 @@ void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale) {
   tensors.reserve(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    if (!parameter.trainable) continue;
+    if (!parameter.trainable || parameter.value.numel() == 0) continue;
     const RowRange rows = share_.of(parameter);
-    tensors.push_back({parameter.value.view().rows(rows.begin, rows.count()),
-                       parameter.grad.view().rows(rows.begin, rows.count()), moments_[i].exp_avg,
-                       moments_[i].exp_avg_sq, parameter.weight_decay == WeightDecay::kYes});
+    AdamWTensors& update = tensors.emplace_back(
+        AdamWTensors{parameter.weights().rows(rows.begin, rows.count()),
+                     parameter.grad.view().rows(rows.begin, rows.count()), moments_[i].exp_avg,
+                     moments_[i].exp_avg_sq, parameter.weight_decay == WeightDecay::kYes});
+    if (parameter.has_master()) {
+      update.rounded = parameter.value.view().rows(rows.begin, rows.count());
+    }
   }
   adamw_update(ctx, tensors, coefficients);
 }

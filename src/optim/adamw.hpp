@@ -1,8 +1,9 @@
 #pragma once
 // AdamW with decoupled weight decay over the model's parameters. Which learning rate a step takes,
-// how gradients are clipped and whether a step is skipped is decided by the caller; the master
-// weights are the parameters' values.
+// how gradients are clipped and whether a step is skipped is decided by the caller; what it changes
+// are the parameters' weights at full precision, and values of 16 bits follow by rounding.
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,13 +19,15 @@ struct AdamWConfig {
   double weight_decay = 0.0;
 };
 
-/// One parameter's share of an update; all four have its shape.
+/// One parameter's share of an update; all have its shape.
 struct AdamWTensors {
   TensorView value;
   ConstTensorView grad;
   TensorView exp_avg;
   TensorView exp_avg_sq;
   bool decay = false;
+  /// bf16, where the model computes with rounded weights.
+  std::optional<TensorView> rounded = std::nullopt;
 };
 
 /// An update's numbers, in double; they are rounded once to the dtype of the tensors.
@@ -42,9 +45,10 @@ struct AdamWCoefficients {
 /// One pass over memory: every element of every tensor is read and written once.
 ///
 /// Layout    contiguous
-/// Dtypes    all f32 or all f64
-/// Effects   changes value, exp_avg and exp_avg_sq
-/// Errors    ContractError if the four tensors of a parameter disagree
+/// Dtypes    all f32 or all f64, but for rounded; on CUDA f32
+/// Effects   changes value, exp_avg and exp_avg_sq; overwrites rounded with value, rounded to
+///           nearest
+/// Errors    ContractError if the tensors of a parameter disagree
 /// Repeats   bitwise, for any thread count, on one kind of CPU
 /// Source    Loshchilov and Hutter, arXiv:1711.05101; the order of operations is PyTorch's
 /// Oracle    tests/optim/adamw_test.cpp, EqualsTheDoubleReferenceOverManySteps

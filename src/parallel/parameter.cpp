@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/convert.hpp"
+
 namespace coppice {
 
 Parameter make_parameter(const ParameterStorage& storage, std::string name,
@@ -24,16 +26,25 @@ Parameter make_parameter(const ParameterStorage& storage, std::string name,
   }
   const Shape shape = first.with(0, rows + padding_rows);
   parameter.value = Tensor(storage.memory, storage.dtype, shape, "parameters");
+  const DType full = accumulation_of(storage.dtype);
   if (parameter.trainable) {
-    parameter.grad = Tensor(storage.memory, storage.dtype, shape, "gradients");
+    parameter.grad = Tensor(storage.memory, full, shape, "gradients");
+    if (full != storage.dtype) {
+      parameter.master = Tensor(storage.memory, full, shape, "master_weights");
+    }
   }
-  const TensorView padding = parameter.value.view().rows(rows, padding_rows);
-  if (padding.numel() > 0) {
+  for (const TensorView tensor : {parameter.value.view(), parameter.master.view()}) {
+    if (tensor.numel() == 0 || padding_rows == 0) continue;
+    const TensorView padding = tensor.rows(rows, padding_rows);
     // All bits zero is 0.0 in every float type.
     std::memset(padding.bytes(), 0,
                 static_cast<std::size_t>(padding.numel() * size_of(padding.dtype())));
   }
   return parameter;
+}
+
+void round_master(ExecContext& ctx, Parameter& parameter) {
+  if (parameter.has_master()) convert(ctx, parameter.master, parameter.value);
 }
 
 TensorView rows_of(const ParameterPart& part, TensorView like_parameter) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec_context.hpp"
 #include "core/tensor.hpp"
 #include "parallel/shard.hpp"
 
@@ -32,12 +33,16 @@ struct ParameterPart {
   bool is_primary = true;
 };
 
-/// Layout    value and grad have the same shape; a fused parameter stacks its parts by rows; rows
-///           behind the last part are padding and always 0, in value and grad alike
-/// Dtypes    value: compute dtype; grad: f32 (f64 in an F64 run)
+/// Layout    value, master and grad have the same shape; a fused parameter stacks its parts by
+/// rows;
+///           rows behind the last part are padding and always 0, in all of them alike
+/// Dtypes    value: compute dtype; grad and master: f32 (grad f64 in an F64 run)
 struct Parameter {
   std::string name;
   Tensor value;
+  /// Where value is bf16 and learns: what the update changes and checkpoints hold. After every
+  /// change value is made anew from it, by rounding.
+  Tensor master;
   Tensor grad;  ///< without value where nothing learns
   std::vector<ParameterPart> parts;
   WeightDecay weight_decay = WeightDecay::kNo;
@@ -49,6 +54,10 @@ struct Parameter {
   bool product_sets_grad = false;
 
   std::int64_t rows() const { return value.shape()[0]; }
+  bool has_master() const { return master.dtype() != value.dtype() && master.numel() > 0; }
+  /// The weights at their full precision: master, or value where there is none.
+  TensorView weights() { return has_master() ? master.view() : value.view(); }
+  ConstTensorView weights() const { return has_master() ? master.view() : value.view(); }
 };
 
 /// Whether what is made learns: a reference model has no gradients.
@@ -56,7 +65,7 @@ enum class WithGradients { kNo, kYes };
 
 /// Where the parameters of a model are made.
 ///
-/// Dtypes    values have `dtype`; gradients have it too on the CPU (f32, or f64 in an F64 run)
+/// Dtypes    values have `dtype`; gradients what its sums have: f32 for bf16, else `dtype`
 struct ParameterStorage {
   Memory& memory;
   DType dtype = DType::kF32;
@@ -78,6 +87,9 @@ struct PartShard {
 Parameter make_parameter(const ParameterStorage& storage, std::string name,
                          const std::vector<PartShard>& parts, WeightDecay weight_decay,
                          std::int64_t padding_rows = 0);
+
+/// value = master, rounded, where there is one: after masters were read or drawn.
+void round_master(ExecContext& ctx, Parameter& parameter);
 
 /// The rows of a tensor shaped like `parameter` (its value, gradient or a moment) that are `part`.
 TensorView rows_of(const ParameterPart& part, TensorView like_parameter);

@@ -44,8 +44,8 @@ std::vector<StateTensor> list_parameters(std::span<Parameter* const> parameters,
                                          RowShare share) {
   std::vector<StateTensor> tensors;
   for (Parameter* parameter : parameters)
-    append(tensors, "/parameters/", *parameter, listed, share.of(*parameter),
-           parameter->value.view(), 0);
+    append(tensors, "/parameters/", *parameter, listed, share.of(*parameter), parameter->weights(),
+           0);
   return tensors;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/rng.hpp"
+#include "support/test_context.hpp"
 
 namespace coppice {
 namespace {
@@ -161,6 +162,21 @@ TEST(Convert, EqualTypesAreCopiedBitForBit) {
   EXPECT_EQ(copy[0], 0x7f81);
   EXPECT_EQ(copy[1], 0xff81);
   EXPECT_EQ(copy[2], 0x0001);
+}
+
+// Sizes around the blocks that threads take.  Mutation seen red: the last block left out.
+TEST(Convert, ConvertsWholeTensors) {
+  test::TestContext test;
+  for (const std::int64_t size : {0, 1, 16383, 16384, 16385, 40001}) {
+    const Tensor source = test.random(DType::kF32, {size}, "source");
+    Tensor rounded = test.zeros(DType::kBF16, {size}), expected = test.zeros(DType::kBF16, {size});
+    convert(test.ctx(), source, rounded);
+    convert_elements(DType::kF32, source.view().bytes(), DType::kBF16, expected.view().bytes(),
+                     size);
+    EXPECT_TRUE(test::bit_equal(rounded, expected)) << size;
+  }
+  Tensor source = test.zeros(DType::kF32, {3}), target = test.zeros(DType::kBF16, {2});
+  EXPECT_THROW(convert(test.ctx(), source, target), ContractError);
 }
 
 TEST(Convert, RefusesIntegers) {

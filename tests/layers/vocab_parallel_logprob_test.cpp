@@ -254,7 +254,7 @@ struct GivenLogits {
         entropies(logprobs.size()) {}
 
   void run(ExecContext& ctx, double temperature, const Numbers& c, const Numbers& e) {
-    const LogitChunk chunk{logits, statistics, 0, 0, temperature};
+    const LogitChunk chunk{logits, logits, statistics, 0, 0, temperature};
     cpu::logprob_statistics(ctx, chunk);
     cpu::logprob_target_logits(ctx, edges, chunk, targets);
     cpu::logprob_finish(ctx, edges, chunk, targets, logprobs, entropies);

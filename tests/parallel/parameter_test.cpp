@@ -39,5 +39,26 @@ TEST(Parameter, PaddingBehindThePartsIsZero) {
   EXPECT_EQ(test::values_of(parameter.value.view().rows(2, 1)), (std::vector<double>{0, 0}));
 }
 
+// Mutation seen red: the padding of the master left as it was.
+TEST(Parameter, LearnsAtFullPrecisionBesideValuesOfSixteenBits) {
+  test::TestContext test;
+  const std::vector<PartShard> parts{{"embedding", Shard::along({5, 2}, 0, 3, 2)}};
+  Parameter parameter =
+      make_parameter({test.memory(), DType::kBF16}, "embedding", parts, WeightDecay::kYes, 1);
+  EXPECT_EQ(parameter.value.dtype(), DType::kBF16);
+  EXPECT_EQ(parameter.grad.dtype(), DType::kF32);
+  EXPECT_EQ(parameter.weights().dtype(), DType::kF32);
+  EXPECT_EQ(test::values_of(parameter.master.view().rows(2, 1)), (std::vector<double>{0, 0}));
+  const std::vector<float> weights{1.0f, 1.001f, -3.0f, 0.1f};
+  std::copy(weights.begin(), weights.end(), parameter.weights().data<float>());
+  round_master(test.ctx(), parameter);
+  EXPECT_EQ(test::values_of(parameter.value), (std::vector<double>{1, 1, -3, 0.10009765625, 0, 0}));
+
+  Parameter frozen = make_parameter({test.memory(), DType::kBF16, WithGradients::kNo}, "embedding",
+                                    parts, WeightDecay::kYes, 1);
+  EXPECT_FALSE(frozen.has_master());
+  EXPECT_EQ(frozen.weights().dtype(), DType::kBF16);
+}
+
 }  // namespace
 }  // namespace coppice

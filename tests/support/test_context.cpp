@@ -3,8 +3,26 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/convert.hpp"
+
 namespace coppice::test {
 namespace {
+
+double element(DType dtype, const std::byte* at) {
+  if (dtype == DType::kBF16) return to_f32(*reinterpret_cast<const BF16*>(at));
+  return visit_float(dtype, [&]<class T>(TypeTag<T>) {
+    return static_cast<double>(*reinterpret_cast<const T*>(at));
+  });
+}
+
+void set_element(DType dtype, std::byte* at, double value) {
+  if (dtype == DType::kBF16) {
+    *reinterpret_cast<BF16*>(at) = to_bf16(value);
+    return;
+  }
+  visit_float(dtype,
+              [&]<class T>(TypeTag<T>) { *reinterpret_cast<T*>(at) = static_cast<T>(value); });
+}
 
 // Calls f(pointer to element, index) for every element in row-major order.
 template <class View, class F>
@@ -24,11 +42,8 @@ void for_each_element(const View& view, F&& f) {
 template <class F>
 Tensor made(Memory& memory, DType dtype, Shape shape, F&& value) {
   Tensor tensor(memory, dtype, shape, "test");
-  for_each_element(tensor.view(), [&](std::byte* element, std::int64_t i) {
-    visit_float(dtype, [&]<class T>(TypeTag<T>) {
-      *reinterpret_cast<T*>(element) = static_cast<T>(value(i));
-    });
-  });
+  for_each_element(tensor.view(),
+                   [&](std::byte* at, std::int64_t i) { set_element(dtype, at, value(i)); });
   return tensor;
 }
 
@@ -57,10 +72,8 @@ Tensor TestContext::from(DType dtype, Shape shape, const std::vector<double>& va
 std::vector<double> values_of(ConstTensorView tensor) {
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(tensor.numel()));
-  for_each_element(tensor, [&](const std::byte* element, std::int64_t) {
-    visit_float(tensor.dtype(), [&]<class T>(TypeTag<T>) {
-      values.push_back(static_cast<double>(*reinterpret_cast<const T*>(element)));
-    });
+  for_each_element(tensor, [&](const std::byte* at, std::int64_t) {
+    values.push_back(element(tensor.dtype(), at));
   });
   return values;
 }
@@ -78,10 +91,10 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
 bool bit_equal(ConstTensorView a, ConstTensorView b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   std::vector<const std::byte*> elements;
-  for_each_element(a, [&](const std::byte* element, std::int64_t) { elements.push_back(element); });
+  for_each_element(a, [&](const std::byte* at, std::int64_t) { elements.push_back(at); });
   bool equal = true;
-  for_each_element(b, [&](const std::byte* element, std::int64_t i) {
-    equal = equal && std::memcmp(elements[static_cast<std::size_t>(i)], element,
+  for_each_element(b, [&](const std::byte* at, std::int64_t i) {
+    equal = equal && std::memcmp(elements[static_cast<std::size_t>(i)], at,
                                  static_cast<std::size_t>(size_of(a.dtype()))) == 0;
   });
   return equal;

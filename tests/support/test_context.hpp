@@ -16,7 +16,7 @@ class TestContext {
   Memory& memory() { return memory_; }
   Arena& scratch() { return scratch_; }
 
-  /// Standard normal values times `scale`, the same for f32 and f64 up to rounding.
+  /// Standard normal values times `scale`, the same for every dtype up to rounding.
   Tensor random(DType dtype, Shape shape, std::string_view name, double scale = 1.0);
   Tensor zeros(DType dtype, Shape shape);
   Tensor filled(DType dtype, Shape shape, double value);
@@ -29,7 +29,7 @@ class TestContext {
   ExecContext ctx_;
 };
 
-/// Elements in row-major order as doubles, whatever the dtype or strides (f32 or f64).
+/// Elements in row-major order as doubles, whatever the dtype or strides (f32, f64 or bf16).
 std::vector<double> values_of(ConstTensorView tensor);
 
 /// ||a - b|| / ||b||; the plain norm of a where b is all zero. NaN where either has a NaN.

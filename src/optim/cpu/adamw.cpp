@@ -7,6 +7,7 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
+#include "core/convert.hpp"
 #include "core/parallel_for.hpp"
 #include "optim/adamw.hpp"
 
@@ -105,6 +106,10 @@ void adamw_update(ExecContext& ctx, std::span<const AdamWTensors> tensors,
       run(t->value.data<T>() + begin, t->grad.data<T>() + begin, t->exp_avg.data<T>() + begin,
           t->exp_avg_sq.data<T>() + begin, count, coefficients, t->decay);
     });
+    if (t->rounded) {
+      convert_elements(DType::kF32, t->value.bytes() + begin * size_of(DType::kF32), DType::kBF16,
+                       t->rounded->bytes() + begin * size_of(DType::kBF16), count);
+    }
   });
 }
 
