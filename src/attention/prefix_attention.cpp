@@ -6,8 +6,10 @@ namespace {
 
 void check_heads(ConstTensorView q, const AttentionPlan& plan) {
   COPPICE_CHECK(q.shape().rank() == 3, "q must be [T, Hq, D], not {}", q.shape());
-  COPPICE_CHECK(q.dtype() == DType::kF32 || q.dtype() == DType::kF64, "q is {}",
-                name_of(q.dtype()));
+  const bool on_cuda = q.device().kind == DeviceKind::kCuda;
+  COPPICE_CHECK(
+      on_cuda ? q.dtype() == DType::kBF16 : q.dtype() == DType::kF32 || q.dtype() == DType::kF64,
+      "q is {} on {}", name_of(q.dtype()), q.device().to_string());
   COPPICE_CHECK(q.shape()[0] == plan.query_rows(), "q has {} rows, its plan {}", q.shape()[0],
                 plan.query_rows());
   COPPICE_CHECK(q.shape()[2] > 0 && q.shape()[1] > 0, "q is {}", q.shape());
@@ -47,9 +49,21 @@ double flops_of(ConstTensorView q, const AttentionPlan& plan, double products) {
 
 void check_lse(ConstTensorView lse, ConstTensorView q) {
   const Shape wanted{q.shape()[1], q.shape()[0]};
-  COPPICE_CHECK(lse.shape() == wanted && lse.dtype() == q.dtype(),
-                "softmax_lse is {} {}, not {} {}", name_of(lse.dtype()), lse.shape(),
-                name_of(q.dtype()), wanted);
+  const DType dtype = q.dtype() == DType::kBF16 ? DType::kF32 : q.dtype();
+  COPPICE_CHECK(lse.shape() == wanted && lse.dtype() == dtype, "softmax_lse is {} {}, not {} {}",
+                name_of(lse.dtype()), lse.shape(), name_of(dtype), wanted);
+}
+
+void check_grad(const KeySpaceGrad& grad, ConstTensorView k, std::size_t space) {
+  const auto& [dk, dv, beta] = grad;
+  COPPICE_CHECK(dk.shape() == k.shape() && dk.device() == k.device() && dv.spec() == dk.spec(),
+                "dk, dv of space {} are {}, {}, its k {}", space, dk.shape(), dv.shape(),
+                k.shape());
+  COPPICE_CHECK(dk.dtype() == k.dtype() || (k.dtype() == DType::kBF16 && dk.dtype() == DType::kF32),
+                "dk, dv of space {} are {}, its k {}", space, name_of(dk.dtype()),
+                name_of(k.dtype()));
+  COPPICE_CHECK(beta == 0.0 || beta == 1.0, "beta of space {} is {} (0 overwrites, 1 adds)", space,
+                beta);
 }
 
 }  // namespace
@@ -90,13 +104,8 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
   COPPICE_CHECK(grads.size() == spaces.size(), "{} key space gradients for {} key spaces",
                 grads.size(), spaces.size());
   for (std::size_t s = 0; s < grads.size(); ++s) {
-    const auto& [dk, dv, beta] = grads[s];
-    if (dk.bytes() == nullptr && dv.bytes() == nullptr) continue;
-    COPPICE_CHECK(dk.spec() == spaces[s].k.spec() && dv.spec() == spaces[s].k.spec(),
-                  "dk, dv of space {} are {}, {}, its k {}", s, dk.shape(), dv.shape(),
-                  spaces[s].k.shape());
-    COPPICE_CHECK(beta == 0.0 || beta == 1.0, "beta of space {} is {} (0 overwrites, 1 adds)", s,
-                  beta);
+    if (grads[s].dk.bytes() == nullptr && grads[s].dv.bytes() == nullptr) continue;
+    check_grad(grads[s], spaces[s].k, s);
   }
   const TraceScope scope(ctx.trace, "attention_backward",
                          {.rows = q.shape()[0], .flops = flops_of(q, plan, 4)});
@@ -119,6 +128,9 @@ std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan,
                                                     std::int64_t num_key_value_heads,
                                                     std::int64_t head_dim, DType dtype,
                                                     int threads) {
+  if constexpr (build::kWithCuda) {
+    if (dtype == DType::kBF16) return cuda::prefix_attention_forward_scratch_bytes(plan, head_dim);
+  }
   return cpu::prefix_attention_forward_scratch_bytes(plan, num_attention_heads, num_key_value_heads,
                                                      head_dim, dtype, threads);
 }
@@ -128,6 +140,9 @@ std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan,
                                                      std::int64_t num_key_value_heads,
                                                      std::int64_t head_dim, DType dtype,
                                                      int threads) {
+  if constexpr (build::kWithCuda) {
+    if (dtype == DType::kBF16) return cuda::prefix_attention_forward_scratch_bytes(plan, head_dim);
+  }
   return cpu::prefix_attention_backward_scratch_bytes(
       plan, num_attention_heads, num_key_value_heads, head_dim, dtype, threads);
 }

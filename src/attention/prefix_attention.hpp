@@ -15,7 +15,8 @@ struct KeySpace {
   ConstTensorView k, v;  // [K_s, Hkv, D]
 };
 
-/// Where the gradients of one key space go.
+/// Where the gradients of one key space go. Those of bf16 keys may be bf16 or, where several calls
+/// add to them, f32.
 struct KeySpaceGrad {
   TensorView dk, dv;  // [K_s, Hkv, D]; both default-made: this space does not learn
   double beta = 0.0;  // 0 overwrites every row, 1 adds
@@ -28,7 +29,8 @@ struct KeySpaceGrad {
 ///
 /// Shapes    q, out [T, Hq, D]   one KeySpace per space of the plan   softmax_lse [Hq, T]
 /// Layout    rows in packed (depth-first) order; last axis contiguous, others may be strided
-/// Dtypes    all f32 or all f64; accumulation in the same
+/// Dtypes    CPU: all f32 or all f64; accumulation in the same. CUDA: all bf16 but for softmax_lse
+///           (f32); accumulation in f32; head dims 64, 96, 128; rows and heads 16 bytes aligned
 /// Units     softmax_lse is a natural logarithm; softmax_scale multiplies q.k
 /// Parallel  local to the rank: Hq, Hkv are this rank's heads; no communication
 /// Memory    scratch as told by prefix_attention_*_scratch_bytes(); allocates nothing else
@@ -56,7 +58,8 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
                                double softmax_scale, TensorView dq,
                                std::span<const KeySpaceGrad> grads);
 
-/// What one call leases from ctx.scratch on the CPU, exactly, for this plan.
+/// What one call leases from ctx.scratch, exactly, for this plan: on CUDA for bf16 (of backward,
+/// the most: every space learns), on the CPU for the other dtypes.
 std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan,
                                                     std::int64_t num_attention_heads,
                                                     std::int64_t num_key_value_heads,
@@ -93,6 +96,9 @@ void prefix_attention_backward(ExecContext& ctx, const AttentionPlan& plan, Cons
                                ConstTensorView softmax_lse, ConstTensorView d_out,
                                double softmax_scale, TensorView dq,
                                std::span<const KeySpaceGrad> grads);
+std::int64_t prefix_attention_forward_scratch_bytes(const AttentionPlan& plan, std::int64_t dim);
+std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan, std::int64_t heads,
+                                                     std::int64_t kv_heads, std::int64_t dim);
 }  // namespace cuda
 
 }  // namespace coppice
