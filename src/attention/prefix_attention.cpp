@@ -49,7 +49,7 @@ double flops_of(ConstTensorView q, const AttentionPlan& plan, double products) {
 
 void check_lse(ConstTensorView lse, ConstTensorView q) {
   const Shape wanted{q.shape()[1], q.shape()[0]};
-  const DType dtype = q.dtype() == DType::kBF16 ? DType::kF32 : q.dtype();
+  const DType dtype = accumulation_of(q.dtype());
   COPPICE_CHECK(lse.shape() == wanted && lse.dtype() == dtype, "softmax_lse is {} {}, not {} {}",
                 name_of(lse.dtype()), lse.shape(), name_of(dtype), wanted);
 }
@@ -59,7 +59,7 @@ void check_grad(const KeySpaceGrad& grad, ConstTensorView k, std::size_t space) 
   COPPICE_CHECK(dk.shape() == k.shape() && dk.device() == k.device() && dv.spec() == dk.spec(),
                 "dk, dv of space {} are {}, {}, its k {}", space, dk.shape(), dv.shape(),
                 k.shape());
-  COPPICE_CHECK(dk.dtype() == k.dtype() || (k.dtype() == DType::kBF16 && dk.dtype() == DType::kF32),
+  COPPICE_CHECK(dk.dtype() == k.dtype() || dk.dtype() == accumulation_of(k.dtype()),
                 "dk, dv of space {} are {}, its k {}", space, name_of(dk.dtype()),
                 name_of(k.dtype()));
   COPPICE_CHECK(beta == 0.0 || beta == 1.0, "beta of space {} is {} (0 overwrites, 1 adds)", space,
@@ -141,7 +141,10 @@ std::int64_t prefix_attention_backward_scratch_bytes(const AttentionPlan& plan,
                                                      std::int64_t head_dim, DType dtype,
                                                      int threads) {
   if constexpr (build::kWithCuda) {
-    if (dtype == DType::kBF16) return cuda::prefix_attention_forward_scratch_bytes(plan, head_dim);
+    if (dtype == DType::kBF16) {
+      return cuda::prefix_attention_backward_scratch_bytes(plan, num_attention_heads,
+                                                           num_key_value_heads, head_dim);
+    }
   }
   return cpu::prefix_attention_backward_scratch_bytes(
       plan, num_attention_heads, num_key_value_heads, head_dim, dtype, threads);

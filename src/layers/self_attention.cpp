@@ -66,14 +66,14 @@ void SelfAttention::lease_projections(Arena& arena, std::int64_t tokens, Activat
   acts.qkv = arena.tensor(dtype_, {tokens, q_width() + 2 * kv_width()});
   if (!config_.qk_norm) return;
   acts.qk = arena.tensor(dtype_, {tokens, q_width() + kv_width()});
-  acts.q_rstd = arena.tensor(dtype_, {tokens, num_attention_heads_});
-  acts.k_rstd = arena.tensor(dtype_, {tokens, num_key_value_heads_});
+  acts.q_rstd = arena.tensor(accumulation_of(dtype_), {tokens, num_attention_heads_});
+  acts.k_rstd = arena.tensor(accumulation_of(dtype_), {tokens, num_key_value_heads_});
 }
 
 void SelfAttention::lease_output(Arena& arena, std::int64_t tokens, Activations& acts,
                                  std::int64_t gathered_rows) const {
   acts.out = arena.tensor(dtype_, {tokens, q_width()});
-  acts.softmax_lse = arena.tensor(dtype_, {num_attention_heads_, tokens});
+  acts.softmax_lse = arena.tensor(accumulation_of(dtype_), {num_attention_heads_, tokens});
   if (gathered_rows > 0) acts.gathered = arena.tensor(dtype_, {gathered_rows, 2 * kv_width()});
 }
 
@@ -81,15 +81,15 @@ std::int64_t SelfAttention::projection_bytes(std::int64_t tokens) const {
   auto bytes = Arena::leased_bytes(dtype_, {tokens, q_width() + 2 * kv_width()});
   if (config_.qk_norm) {
     bytes += Arena::leased_bytes(dtype_, {tokens, q_width() + kv_width()}) +
-             Arena::leased_bytes(dtype_, {tokens, num_attention_heads_}) +
-             Arena::leased_bytes(dtype_, {tokens, num_key_value_heads_});
+             Arena::leased_bytes(accumulation_of(dtype_), {tokens, num_attention_heads_}) +
+             Arena::leased_bytes(accumulation_of(dtype_), {tokens, num_key_value_heads_});
   }
   return bytes;
 }
 
 std::int64_t SelfAttention::output_bytes(std::int64_t tokens, std::int64_t gathered_rows) const {
   auto bytes = Arena::leased_bytes(dtype_, {tokens, q_width()}) +
-               Arena::leased_bytes(dtype_, {num_attention_heads_, tokens});
+               Arena::leased_bytes(accumulation_of(dtype_), {num_attention_heads_, tokens});
   if (gathered_rows > 0) bytes += Arena::leased_bytes(dtype_, {gathered_rows, 2 * kv_width()});
   return bytes;
 }

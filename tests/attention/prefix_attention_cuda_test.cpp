@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <optional>
+#include <memory>
 
 #include "attention/device_attention.hpp"
 #include "core/cuda/emulated/gpu.hpp"
@@ -92,10 +92,20 @@ TEST_F(PrefixAttentionCuda, IsRightForEveryRatioOfHeads) {
   }
 }
 
-// A prompt of one key tile that 1040 rows of 4 heads see: its sums are split over three blocks.
-TEST_F(PrefixAttentionCuda, AddsThePartialSumsOfAPromptInOrder) {
-  const Tree tree = test::group_tree(40, {260, 250, 270, 260});
-  expect_right(tree, {4, 1, 64}, "split");
+/// 20 keys that 1040 rows see, with 4 heads each: enough for their sums to be split over two
+/// blocks.
+AttentionPlan wide_plan() {
+  const std::vector<std::int64_t> space_rows{20};
+  const std::vector<PlanRectangle> rectangles{{0, 1040, 0, 0, 20, coppice::Mask::kFull}};
+  return AttentionPlan(1040, space_rows, rectangles);
+}
+constexpr Heads kWideHeads{4, 1, 64};
+
+// Mutation seen: the second slot not added.
+TEST_F(PrefixAttentionCuda, AddsThePartialSumsOfAKeyTile) {
+  const auto problem = test::device_problem(1040, 20, kWideHeads);
+  expect_right(problem, test::run(device_, wide_plan(), problem),
+               Mask(1040, std::vector<int>(20, 1)), "wide");
 }
 
 Tensor gradients(DeviceContext& device, DType dtype, Shape shape, double value) {
@@ -190,6 +200,52 @@ TEST_F(PrefixAttentionCuda, AddsToTheGradientsOfASpaceInItsDtype) {
     EXPECT_EQ(device_.bytes_of(dk1), device_.bytes_of(dk_again));
     EXPECT_EQ(device_.bytes_of(dv1), device_.bytes_of(dv_again));
   }
+}
+
+// The emulated device takes it ill when a byte is written twice.
+TEST_F(PrefixAttentionCuda, WritesEachByteOfItsResultsOnce) {
+  if constexpr (!build::kEmulatedDevice) return;
+  const auto expect_written_once = [&](const AttentionPlan& plan, Heads heads) {
+    const auto queries = plan.query_rows(), keys = plan.space_rows(0);
+    const auto problem = test::device_problem(queries, keys, heads);
+    const Shape query_shape{queries, heads.query, heads.dim}, key_shape{keys, heads.kv, heads.dim};
+    const Tensor q = device_.bf16(query_shape, problem.q);
+    const Tensor d_out = device_.bf16(query_shape, problem.d_out);
+    const Tensor k = device_.bf16(key_shape, problem.k), v = device_.bf16(key_shape, problem.v);
+    Tensor out = device_.unset(DType::kBF16, query_shape);
+    Tensor dq = device_.unset(DType::kBF16, query_shape);
+    Tensor dk = device_.unset(DType::kF32, key_shape), dv = device_.unset(DType::kF32, key_shape);
+    Tensor lse = device_.unset(DType::kF32, {heads.query, queries});
+    device_.ctx().stream.synchronize();
+    std::vector<std::unique_ptr<emulated::WriteWatch>> watches;
+    for (const Tensor* x : {&out, &lse, &dq, &dk, &dv}) {
+      watches.push_back(std::make_unique<emulated::WriteWatch>(x->view().bytes(), x->size_bytes()));
+    }
+    const KeySpace space{k, v};
+    const KeySpaceGrad grad{dk, dv};
+    prefix_attention_forward(device_.ctx(), plan, q, {&space, 1}, problem.scale, out, lse);
+    prefix_attention_backward(device_.ctx(), plan, q, {&space, 1}, out, lse, d_out, problem.scale,
+                              dq, {&grad, 1});
+    device_.ctx().stream.synchronize();
+    for (const auto& watch : watches) EXPECT_EQ(watch->unwritten_bytes(), 0);
+  };
+  expect_written_once(AttentionPlan(test::group(65, {33, 1})), {2, 1, 64});
+  expect_written_once(wide_plan(), kWideHeads);
+}
+
+// What `coppice plan` says of scratch. Mutation seen: forward's bytes given for backward.
+TEST_F(PrefixAttentionCuda, LeasesAsMuchScratchAsItSays) {
+  const auto expect_leased = [](const AttentionPlan& plan, Heads heads) {
+    DeviceContext device;
+    test::run(device, plan, test::device_problem(plan.query_rows(), plan.space_rows(0), heads));
+    const auto forward = prefix_attention_forward_scratch_bytes(plan, heads.query, heads.kv,
+                                                                heads.dim, DType::kBF16, 1);
+    const auto backward = prefix_attention_backward_scratch_bytes(plan, heads.query, heads.kv,
+                                                                  heads.dim, DType::kBF16, 1);
+    EXPECT_EQ(device.ctx().scratch.high_water_bytes(), std::max(forward, backward));
+  };
+  expect_leased(AttentionPlan(test::group(65, {33, 1})), {2, 1, 128});
+  expect_leased(wide_plan(), kWideHeads);
 }
 
 TEST_F(PrefixAttentionCuda, TakesNoRowsAndNoSpaces) {

@@ -1,6 +1,6 @@
 #include "attention/cuda/prefix_attention_call.hpp"
 
-#include "core/cuda/runtime.hpp"
+#include "core/cuda/upload.hpp"
 
 namespace coppice::cuda {
 namespace {
@@ -62,16 +62,11 @@ void throw_no_kernel(std::int64_t head_dim) {
 }
 
 void DeviceLists::upload(ExecContext& ctx, ScratchScope& scratch) {
-  const auto size = std::ssize(bytes_);
-  if (size == 0) return;
-  std::byte* block = scratch.lease(DType::kI64, {padded(size) / 8}).bytes();
-  copy(ctx.stream.state(),
-       {.kind = CopyKind::kToDevice, .to = block, .from = bytes_.data(), .bytes = size});
-  on_device_ = block;
+  on_device_ = upload_bytes(ctx, scratch, bytes_.data(), padded(std::ssize(bytes_)));
 }
 
 std::int64_t DeviceLists::leased_bytes(std::int64_t bytes) {
-  return Arena::leased_bytes(DType::kI64, {padded(bytes) / 8});
+  return bytes == 0 ? 0 : Arena::leased_bytes(DType::kI64, {padded(bytes) / 8});
 }
 
 }  // namespace coppice::cuda

@@ -49,7 +49,7 @@ class DeviceLists {
   std::int64_t add(std::span<const T> list) {
     static_assert(std::is_trivially_copyable_v<T>);
     const auto place = padded(std::ssize(bytes_));
-    bytes_.resize(static_cast<std::size_t>(place + std::ssize(list) * std::int64_t{sizeof(T)}));
+    bytes_.resize(static_cast<std::size_t>(place + padded_bytes<T>(std::ssize(list))));
     if (!list.empty()) {
       std::memcpy(bytes_.data() + place, list.data(), list.size_bytes());
     }
