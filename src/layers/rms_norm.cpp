@@ -2,6 +2,7 @@
 #include "layers/rms_norm.hpp"
 
 #include "layers/cpu/row_blocks.hpp"
+#include "layers/cuda/row_blocks.hpp"
 
 namespace coppice {
 namespace {
@@ -15,7 +16,7 @@ void check_norm(ConstTensorView x, ConstTensorView gamma, ConstTensorView rstd) 
                 gamma.shape(), shape);
   COPPICE_CHECK(rstd.shape() == Shape(shape.extents().first(shape.rank() - 1)),
                 "rms_norm: rstd {} for x {}", rstd.shape(), shape);
-  COPPICE_CHECK(gamma.dtype() == x.dtype() && rstd.dtype() == x.dtype(),
+  COPPICE_CHECK(gamma.dtype() == x.dtype() && rstd.dtype() == accumulation_of(x.dtype()),
                 "rms_norm: dtypes {}, {}, {}", name_of(x.dtype()), name_of(gamma.dtype()),
                 name_of(rstd.dtype()));
   COPPICE_CHECK(rstd.is_contiguous(), "rms_norm: rstd must be contiguous");
@@ -69,7 +70,12 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
   check_like(dy, x, "dy");
   check_like(dx, x, "dx");
   if (residual_grad) check_like(*residual_grad, x, "residual_grad");
-  if (dgamma) check_like(*dgamma, gamma, "dgamma");
+  if (dgamma) {
+    COPPICE_CHECK(dgamma->shape() == gamma.shape() && dgamma->is_contiguous() &&
+                      dgamma->dtype() == accumulation_of(gamma.dtype()),
+                  "rms_norm: dgamma is {} {} for gamma {} {}", name_of(dgamma->dtype()),
+                  dgamma->shape(), name_of(gamma.dtype()), gamma.shape());
+  }
   const TraceScope scope(ctx.trace, "rms_norm_backward", {.rows = x.shape()[0]});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
@@ -84,7 +90,9 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
 }
 
 std::int64_t rms_norm_scratch_bytes(DType dtype, std::int64_t tokens, std::int64_t width) {
-  return Arena::leased_bytes(dtype, {cpu::RowBlocks(tokens).count(), width});
+  const auto blocks = dtype == DType::kBF16 ? cuda::RowBlocks(tokens).count()
+                                            : cpu::RowBlocks(tokens).count();
+  return Arena::leased_bytes(accumulation_of(dtype), {blocks, width});
 }
 
 RmsNorm::RmsNorm(const ParallelContext& parallel, const ParameterStorage& storage,

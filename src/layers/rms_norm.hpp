@@ -15,12 +15,12 @@ namespace coppice {
 ///
 /// Shapes    x, y [T, N] or [T, H, N]   gamma [N]   rstd [T] or [T, H]
 /// Layout    rows and heads may be apart (columns of a wider matrix); y may be x itself
-/// Dtypes    all f32 or all f64
+/// Dtypes    all f32 or all f64; on CUDA bf16 with rstd f32, computed in f32
 /// Effects   overwrites y and rstd
 /// Errors    ContractError if shapes, dtypes or devices disagree
 /// Repeats   bitwise, for any thread count; a row depends on no other row
 /// Source    Zhang and Sennrich, arXiv:1910.07467
-/// Oracle    tests/layers/rms_norm_test.cpp
+/// Oracle    tests/layers/rms_norm_test.cpp, on CUDA tests/layers/rms_norm_cuda_test.cpp
 void rms_norm_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamma, double epsilon,
                       TensorView y, TensorView rstd);
 
@@ -34,6 +34,7 @@ void add_rms_norm_forward(ExecContext& ctx, ConstTensorView x, ConstTensorView d
 /// dx = residual_grad + d(x rstd gamma)/dx dy;  dgamma += sum over vectors of dy x rstd.
 ///
 /// Shapes    dy, dx, residual_grad like x; dx may be dy or residual_grad itself
+/// Dtypes    dgamma like gamma; f32 for bf16
 /// Memory    scratch as told by rms_norm_scratch_bytes()
 /// Effects   overwrites dx; adds to dgamma, where there is one
 /// Repeats   bitwise, for any thread count: dgamma sums fixed blocks of rows in order

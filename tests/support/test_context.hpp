@@ -8,10 +8,14 @@
 
 namespace coppice::test {
 
-/// Owns one CPU context. `threads` defaults to two, so that races have a chance to show.
+inline constexpr Device kCudaDevice{DeviceKind::kCuda, 0};
+
+/// Owns one context, by default of the CPU. `threads` defaults to two, so that races have a chance
+/// to show.
 class TestContext {
  public:
-  explicit TestContext(int threads = 2) : ctx_{stream_, memory_, scratch_, threads} {}
+  explicit TestContext(int threads = 2) : TestContext(Device{}, threads) {}
+  explicit TestContext(Device device, int threads = 2);
   ExecContext& ctx() { return ctx_; }
   Memory& memory() { return memory_; }
   Arena& scratch() { return scratch_; }
@@ -23,17 +27,21 @@ class TestContext {
   Tensor from(DType dtype, Shape shape, const std::vector<double>& values);
 
  private:
-  Memory memory_{Device{}};
-  Stream stream_{Device{}};
+  Stream stream_;
+  Memory memory_;
   Arena scratch_{memory_, "scratch"};
   ExecContext ctx_;
 };
 
-/// Elements in row-major order as doubles, whatever the dtype or strides (f32, f64 or bf16).
+/// Elements in row-major order as doubles, whatever the device, the strides and the dtype (f32,
+/// f64, bf16 or i32). Waits for the device.
 std::vector<double> values_of(ConstTensorView tensor);
 
 /// ||a - b|| / ||b||; the plain norm of a where b is all zero. NaN where either has a NaN.
 double relative_difference(const std::vector<double>& a, const std::vector<double>& b);
+
+/// Each value rounded to `dtype` and back.
+std::vector<double> rounded(std::vector<double> values, DType dtype);
 
 /// True if both have the same elements, bit for bit.
 bool bit_equal(ConstTensorView a, ConstTensorView b);

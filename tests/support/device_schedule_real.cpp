@@ -1,0 +1,7 @@
+#include "support/device_schedule.hpp"
+
+namespace coppice::test {
+
+void set_device_schedule(int) {}
+
+}  // namespace coppice::test
