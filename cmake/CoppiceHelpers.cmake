@@ -27,7 +27,8 @@ endfunction()
 
 # coppice_test(NAME SOURCES file... [CUDA file.cu...] LINK target... [LABELS label...]
 #              [TIMEOUT seconds] [PROCESSORS n])
-# makes one test program; every case in it becomes a CTest entry of its own.
+# makes one test program; every case in it becomes a CTest entry of its own. Cases with Cuda in their
+# names need a CUDA device: they get the label `cuda`, or `emulated` where the device is.
 function(coppice_test name)
   cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;CUDA;LINK;LABELS" ${ARGN})
   if(NOT arg_LABELS)
@@ -48,7 +49,19 @@ function(coppice_test name)
   if(arg_PROCESSORS)
     set(processors PROCESSORS ${arg_PROCESSORS})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+  set(on_cpu)
+  if(COPPICE_CUDA)
+    set(on_cpu TEST_FILTER "-*Cuda*")
+    set(device_label cuda)
+    if(COPPICE_EMULATED_DEVICE)
+      set(device_label emulated)
+    endif()
+    gtest_discover_tests(${name} TEST_FILTER "*Cuda*" DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS ${device_label} TIMEOUT ${arg_TIMEOUT} ${processors}
+                         ENVIRONMENT OMP_WAIT_POLICY=passive
+                         ENVIRONMENT_MODIFICATION OMPI_MCA_pml=set:ob1)
+  endif()
+  gtest_discover_tests(${name} ${on_cpu} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ${processors}
                        ENVIRONMENT OMP_WAIT_POLICY=passive  # one value: lists are torn apart
                        ENVIRONMENT_MODIFICATION OMPI_MCA_pml=set:ob1)

@@ -6,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "core/convert.hpp"
 #include "support/test_context.hpp"
 
 namespace coppice {
@@ -14,14 +15,24 @@ namespace {
 using test::TestContext;
 using test::values_of;
 
-using Case = std::tuple<DType, Transpose, Transpose>;
+struct Types {
+  Device device;
+  DType input, output;
+};
+using Case = std::tuple<Types, Transpose, Transpose>;
 class Gemm : public testing::TestWithParam<Case> {};
 
-// Small integers are exact in both dtypes, so the comparison is ==. Seen red with the roles of lda
-// and ldb exchanged in cpu/gemm.cpp.
+double rounded(double value, DType dtype) {
+  return dtype == DType::kBF16 ? static_cast<double>(to_f32(to_bf16(value))) : value;
+}
+
+// Small integers are exact in every input dtype and in the accumulation, so the comparison is ==.
+// Seen red with the roles of lda and ldb exchanged in cpu/gemm.cpp and in cuda/gemm.cpp, and with
+// cuda/gemm.cpp handing on ta as a_transposed.
 TEST_P(Gemm, EqualsTheSumOfProductsOnIntegers) {
-  const auto [dtype, ta, tb] = GetParam();
-  TestContext test;
+  const auto [types, ta, tb] = GetParam();
+  const auto dtype = types.input;
+  TestContext test(types.device);
   for (const std::int64_t m : {0, 1, 3, 17, 64}) {
     for (const std::int64_t n : {1, 5, 33}) {
       for (const std::int64_t k : {0, 1, 7, 65}) {
@@ -32,7 +43,7 @@ TEST_P(Gemm, EqualsTheSumOfProductsOnIntegers) {
         for (std::int64_t i = 0; i < m * n; ++i) cv.push_back(static_cast<double>(i % 3));
         const Tensor a = test.from(dtype, at ? Shape{k, m} : Shape{m, k}, av);
         const Tensor b = test.from(dtype, bt ? Shape{n, k} : Shape{k, n}, bv);
-        Tensor c = test.from(dtype, {m, n}, cv);
+        Tensor c = test.from(types.output, {m, n}, cv);
         gemm(test.ctx(), a, b, c, {.a = ta, .b = tb, .alpha = 2.0, .beta = 1.0});
         const auto result = values_of(c.view());
         for (std::int64_t i = 0; i < m; ++i) {
@@ -43,7 +54,8 @@ TEST_P(Gemm, EqualsTheSumOfProductsOnIntegers) {
                      bv[static_cast<std::size_t>(bt ? j * k + l : l * n + j)];
             }
             const auto at_ij = static_cast<std::size_t>(i * n + j);
-            ASSERT_EQ(result[at_ij], cv[at_ij] + 2 * sum) << m << ' ' << n << ' ' << k;
+            ASSERT_EQ(result[at_ij], rounded(cv[at_ij] + 2 * sum, types.output))
+                << m << ' ' << n << ' ' << k;
           }
         }
       }
@@ -52,28 +64,30 @@ TEST_P(Gemm, EqualsTheSumOfProductsOnIntegers) {
 }
 
 TEST_P(Gemm, WithBetaZeroTheOutputIsNotRead) {
-  const auto [dtype, ta, tb] = GetParam();
-  TestContext test;
+  const auto [types, ta, tb] = GetParam();
+  const auto dtype = types.input;
+  TestContext test(types.device);
   for (const std::int64_t k : {0, 3}) {
     const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
     const Tensor a = test.filled(dtype, at ? Shape{k, 2} : Shape{2, k}, 1.0);
     const Tensor b = test.filled(dtype, bt ? Shape{2, k} : Shape{k, 2}, 1.0);
-    Tensor c = test.filled(dtype, {2, 2}, std::numeric_limits<double>::quiet_NaN());
+    Tensor c = test.filled(types.output, {2, 2}, std::numeric_limits<double>::quiet_NaN());
     gemm(test.ctx(), a, b, c, {.a = ta, .b = tb});
     for (const double value : values_of(c.view())) EXPECT_EQ(value, static_cast<double>(k));
   }
 }
 
 TEST_P(Gemm, WorksOnColumnsOfWiderMatrices) {
-  const auto [dtype, ta, tb] = GetParam();
-  TestContext test;
+  const auto [types, ta, tb] = GetParam();
+  const auto dtype = types.input;
+  TestContext test(types.device);
   const Tensor wide_a = test.random(dtype, {6, 9}, "a"), wide_b = test.random(dtype, {6, 9}, "b");
-  Tensor wide_c = test.filled(dtype, {6, 9}, 5.0);
+  Tensor wide_c = test.filled(types.output, {6, 9}, 5.0);
   const ConstTensorView a = wide_a.view().columns(2, 6), b = wide_b.view().columns(3, 6);
   gemm(test.ctx(), a, b, wide_c.view().columns(1, 6), {.a = ta, .b = tb});
   const auto av = values_of(a), bv = values_of(b), cv = values_of(wide_c.view());
   const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
-  const double eps = dtype == DType::kF32 ? 1.2e-7 : 2.3e-16;
+  const double eps = dtype == DType::kF64 ? 2.3e-16 : 1.2e-7;  // of the accumulation
   for (std::size_t i = 0; i < 6; ++i) {
     EXPECT_EQ(cv[i * 9], 5.0) << "a column outside the view was written";
     EXPECT_EQ(cv[i * 9 + 7], 5.0);
@@ -84,7 +98,8 @@ TEST_P(Gemm, WorksOnColumnsOfWiderMatrices) {
         sum += product;
         scale += std::abs(product);
       }
-      EXPECT_NEAR(cv[i * 9 + j + 1], sum, 4 * eps * scale);
+      const double rounding = types.output == DType::kBF16 ? 0x1p-8 * std::abs(sum) : 0.0;
+      EXPECT_NEAR(cv[i * 9 + j + 1], sum, 4 * eps * scale + rounding);
     }
   }
 }
@@ -98,14 +113,26 @@ TEST(GemmContract, RefusesExtentsAndDtypesThatDoNotFit) {
   EXPECT_THROW(gemm(test.ctx(), a, d, c), ContractError);
 }
 
+std::vector<Types> all_types() {
+  std::vector<Types> all = {{Device{}, DType::kF32, DType::kF32},
+                            {Device{}, DType::kF64, DType::kF64}};
+  if (build::kWithCuda) {
+    all.push_back({test::kCudaDevice, DType::kBF16, DType::kBF16});
+    all.push_back({test::kCudaDevice, DType::kBF16, DType::kF32});
+    all.push_back({test::kCudaDevice, DType::kF32, DType::kF32});
+  }
+  return all;
+}
+
 std::string name_of_case(const testing::TestParamInfo<Case>& info) {
-  const auto [dtype, ta, tb] = info.param;
-  return fmt::format("Cpu{}{}{}", dtype == DType::kF32 ? "F32" : "F64",
+  const auto [types, ta, tb] = info.param;
+  return fmt::format("{}{}{}{}", test::Backend{types.device, types.input}.name(),
+                     types.output == types.input ? "" : "IntoF32",
                      ta == Transpose::kYes ? "TransposedA" : "",
                      tb == Transpose::kYes ? "TransposedB" : "");
 }
 INSTANTIATE_TEST_SUITE_P(Backends, Gemm,
-                         testing::Combine(testing::Values(DType::kF32, DType::kF64),
+                         testing::Combine(testing::ValuesIn(all_types()),
                                           testing::Values(Transpose::kNo, Transpose::kYes),
                                           testing::Values(Transpose::kNo, Transpose::kYes)),
                          name_of_case);

@@ -111,6 +111,23 @@ Tensor made(ExecContext& ctx, DType dtype, Shape shape, F&& value) {
 
 }  // namespace
 
+std::string Backend::name() const {
+  std::string dtype_name(name_of(dtype));
+  dtype_name[0] = static_cast<char>(std::toupper(dtype_name[0]));
+  return (device.kind == DeviceKind::kCpu ? "Cpu" : "Cuda") + dtype_name;
+}
+
+std::vector<Backend> backends() {
+  std::vector<Backend> all = {{Device{}, DType::kF32}, {Device{}, DType::kF64}};
+  for (const Backend& backend : cuda_backends()) all.push_back(backend);
+  return all;
+}
+
+std::vector<Backend> cuda_backends() {
+  if (!build::kWithCuda) return {};
+  return {{kCudaDevice, DType::kBF16}};
+}
+
 TestContext::TestContext(Device device, int threads)
     : stream_(device),
       memory_(device.kind == DeviceKind::kCpu ? Memory(device) : Memory(stream_)),

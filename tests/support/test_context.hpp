@@ -1,6 +1,7 @@
 #pragma once
 // What a test of an op needs around it: a device, its memory, scratch, and tensors with known
 // values.
+#include <string>
 #include <vector>
 
 #include "core/exec_context.hpp"
@@ -10,6 +11,18 @@ namespace coppice::test {
 
 inline constexpr Device kCudaDevice{DeviceKind::kCuda, 0};
 
+/// Where a parametrised test runs, and in which dtype.
+struct Backend {
+  Device device;
+  DType dtype;
+  /// "CpuF64", "CudaBf16"; a case with "Cuda" in its name gets the label of CUDA devices.
+  std::string name() const;
+};
+/// f32 and f64 on the CPU and, where the build has the backend, bf16 on CUDA.
+std::vector<Backend> backends();
+/// bf16 on CUDA; none in a CPU build.
+std::vector<Backend> cuda_backends();
+
 /// Owns one context, by default of the CPU. `threads` defaults to two, so that races have a chance
 /// to show.
 class TestContext {
@@ -17,6 +30,7 @@ class TestContext {
   explicit TestContext(int threads = 2) : TestContext(Device{}, threads) {}
   explicit TestContext(Device device, int threads = 2);
   ExecContext& ctx() { return ctx_; }
+  Stream& stream() { return stream_; }
   Memory& memory() { return memory_; }
   Arena& scratch() { return scratch_; }
 
