@@ -7,9 +7,9 @@
 namespace coppice::emulated {
 
 void Block::fail(std::string problem) {
-  problem_ = fmt::format("kernel launched at {} in {}, block ({}, {}, {}), thread {}: {}",
-                         describe(shape_.place), shape_.place.function_name(), index_.x, index_.y,
-                         index_.z, current_->id, problem);
+  problem_ =
+      fmt::format("kernel launched at {}, block ({}, {}, {}), thread {}: {}",
+                  describe(shape_.place), index_.x, index_.y, index_.z, current_->id, problem);
   problem = {};
   leave();
 }

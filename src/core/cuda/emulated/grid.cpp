@@ -18,8 +18,7 @@ constexpr std::uint64_t kMaxGridX = (1u << 31) - 1, kMaxGridYZ = 65535;
 
 void check_shape(const LaunchShape& shape) {
   const auto threads = shape.block.count();
-  const std::string place = fmt::format("kernel launched at {} in {}", describe(shape.place),
-                                        shape.place.function_name());
+  const std::string place = fmt::format("kernel launched at {}", describe(shape.place));
   if (threads == 0 || threads > kMaxThreads || threads % kLanes != 0) {
     throw DeviceError(
         fmt::format("{}: {} threads in a block (a block has whole warps of 32, 1024 "
