@@ -71,7 +71,8 @@ DeviceProblem device_problem(std::int64_t queries, std::int64_t keys, Heads head
           1.0 / std::sqrt(static_cast<double>(heads.dim))};
 }
 
-DeviceResult run(DeviceContext& device, const AttentionPlan& plan, const DeviceProblem& problem) {
+DeviceResult run(DeviceContext& device, const AttentionPlan& plan, const DeviceProblem& problem,
+                 const AttentionOps& ops) {
   const auto& [query, kv, dim] = problem.heads;
   const Shape rows{problem.queries, query, dim}, keys{problem.keys, kv, dim};
   const Tensor q = device.bf16(rows, problem.q), d_out = device.bf16(rows, problem.d_out);
@@ -81,9 +82,8 @@ DeviceResult run(DeviceContext& device, const AttentionPlan& plan, const DeviceP
   Tensor lse = device.unset(DType::kF32, {query, problem.queries});
   const KeySpace space{k, v};
   const KeySpaceGrad grad{dk, dv};
-  prefix_attention_forward(device.ctx(), plan, q, {&space, 1}, problem.scale, out, lse);
-  prefix_attention_backward(device.ctx(), plan, q, {&space, 1}, out, lse, d_out, problem.scale, dq,
-                            {&grad, 1});
+  ops.forward(device.ctx(), plan, q, {&space, 1}, problem.scale, out, lse);
+  ops.backward(device.ctx(), plan, q, {&space, 1}, out, lse, d_out, problem.scale, dq, {&grad, 1});
   return {device.bytes_of(out), device.bytes_of(lse), device.bytes_of(dq), device.bytes_of(dk),
           device.bytes_of(dv)};
 }
@@ -120,9 +120,13 @@ reference::AttentionProblem problem_of(const DeviceProblem& problem,
           values(problem.v), std::move(mask)};
 }
 
-Errors naive_bf16_errors(const reference::AttentionProblem& p, const std::vector<double>& d_out,
-                         const reference::AttentionResult& expected,
-                         const reference::AttentionGradients& gradients) {
+namespace {
+
+struct Plain {
+  std::vector<double> out, dq, dk, dv;
+};
+
+Plain plain_bf16_attention(const reference::AttentionProblem& p, const std::vector<double>& d_out) {
   const auto stored = [](double x) { return double{to_f32(to_bf16(x))}; };
   const auto at = [&](std::int64_t row, std::int64_t head, std::int64_t heads) {
     return static_cast<std::size_t>((row * heads + head) * p.dim);
@@ -175,8 +179,31 @@ Errors naive_bf16_errors(const reference::AttentionProblem& p, const std::vector
   for (auto* result : {&out, &dq, &dk, &dv}) {
     for (double& x : *result) x = stored(x);
   }
-  return {relative_difference(out, expected.out), relative_difference(dq, gradients.dq),
-          relative_difference(dk, gradients.dk), relative_difference(dv, gradients.dv)};
+  return {out, dq, dk, dv};
+}
+
+}  // namespace
+
+Expectation expectation(const DeviceProblem& problem, std::vector<std::vector<int>> mask) {
+  const auto p = problem_of(problem, std::move(mask));
+  std::vector<double> d_out;
+  for (const BF16 x : problem.d_out) d_out.push_back(double{to_f32(x)});
+  Expectation e{reference::attention(p), reference::attention_gradients(p, d_out), {}};
+  const auto plain = plain_bf16_attention(p, d_out);
+  e.bounds = {2 * relative_difference(plain.out, e.result.out),
+              tolerance(DType::kF32, p.dim + p.keys),
+              2 * relative_difference(plain.dq, e.gradients.dq),
+              2 * relative_difference(plain.dk, e.gradients.dk),
+              2 * relative_difference(plain.dv, e.gradients.dv)};
+  return e;
+}
+
+Errors errors(const DeviceResult& result, const Expectation& e) {
+  return {relative_difference(bf16_values(result.out), e.result.out),
+          relative_difference(f32_values(result.softmax_lse), e.result.lse),
+          relative_difference(bf16_values(result.dq), e.gradients.dq),
+          relative_difference(bf16_values(result.dk), e.gradients.dk),
+          relative_difference(bf16_values(result.dv), e.gradients.dv)};
 }
 
 }  // namespace coppice::test

@@ -47,22 +47,32 @@ struct DeviceResult {
   std::vector<std::byte> out, softmax_lse, dq, dk, dv;
   friend bool operator==(const DeviceResult&, const DeviceResult&) = default;
 };
-DeviceResult run(DeviceContext& device, const AttentionPlan& plan, const DeviceProblem& problem);
+/// The two ops: the program's own, or copies of them.
+struct AttentionOps {
+  decltype(&prefix_attention_forward) forward = prefix_attention_forward;
+  decltype(&prefix_attention_backward) backward = prefix_attention_backward;
+};
+DeviceResult run(DeviceContext& device, const AttentionPlan& plan, const DeviceProblem& problem,
+                 const AttentionOps& ops = {});
 
 std::vector<double> bf16_values(const std::vector<std::byte>& bytes);
 std::vector<double> f32_values(const std::vector<std::byte>& bytes);
 
 /// Relative L2 errors.
 struct Errors {
-  double out, dq, dk, dv;
+  double out, lse, dq, dk, dv;
 };
 reference::AttentionProblem problem_of(const DeviceProblem& problem,
                                        std::vector<std::vector<int>> mask);
-/// Of the plain method whose every matrix (scores, probabilities, their gradients, results) is
-/// stored in bf16, beside the reference.
-Errors naive_bf16_errors(const reference::AttentionProblem& problem,
-                         const std::vector<double>& d_out,
-                         const reference::AttentionResult& expected,
-                         const reference::AttentionGradients& gradients);
+/// What a problem should give, and what bf16 may make of it.
+struct Expectation {
+  reference::AttentionResult result;
+  reference::AttentionGradients gradients;
+  /// Twice the errors of the plain method whose every matrix (scores, probabilities, their
+  /// gradients, results) is stored in bf16; of lse, what summing in f32 may lose.
+  Errors bounds;
+};
+Expectation expectation(const DeviceProblem& problem, std::vector<std::vector<int>> mask);
+Errors errors(const DeviceResult& result, const Expectation& expected);
 
 }  // namespace coppice::test
