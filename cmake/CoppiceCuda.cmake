@@ -20,12 +20,16 @@ if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   enable_language(CUDA)
+  # CMake 3.25 has not heard that nvcc speaks C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA_STANDARD 20)
   find_package(CUDAToolkit REQUIRED)
   # 90a holds what only this chip has; the PTX is for chips that do not exist yet.
   set(coppice_cuda_flags
       "SHELL:-gencode arch=compute_80,code=sm_80" "SHELL:-gencode arch=compute_90a,code=sm_90a"
       "SHELL:-gencode arch=compute_90,code=compute_90"
-      -std=c++20 --expt-relaxed-constexpr -lineinfo "SHELL:-Xcompiler -Wall"
+      --expt-relaxed-constexpr -lineinfo "SHELL:-Xcompiler -Wall"
       -DFMT_USE_CONSTEXPR=1)  # fmt 9 does not know that nvcc has constexpr
 endif()
 
@@ -41,6 +45,7 @@ if(COPPICE_EMULATED_DEVICE)
 elseif(COPPICE_CUDA)
   target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/real)
   target_link_libraries(coppice_device INTERFACE CUDA::cudart)
+  target_link_options(coppice_device INTERFACE -no-pie -Wl,--unresolved-symbols=ignore-all)  # as above
 endif()
 
 # coppice_cuda_sources(TARGET file.cu...) adds kernels to a target of this folder.
