@@ -27,9 +27,8 @@ bool is_cuda(const Device& device) { return device.kind == DeviceKind::kCuda; }
 }  // namespace
 
 void copy(Stream& stream, ConstTensorView from, TensorView to) {
-  COPPICE_CHECK(from.shape() == to.shape() && from.dtype() == to.dtype(),
-                "{} {} copied into {} {}", name_of(from.dtype()), from.shape(),
-                name_of(to.dtype()), to.shape());
+  COPPICE_CHECK(from.shape() == to.shape() && from.dtype() == to.dtype(), "{} {} copied into {} {}",
+                name_of(from.dtype()), from.shape(), name_of(to.dtype()), to.shape());
   for (const Device& device : {from.device(), to.device()}) {
     COPPICE_CHECK(!is_cuda(device) || device == stream.device(), "a copy of {} on a stream of {}",
                   device.to_string(), stream.device().to_string());
@@ -70,6 +69,16 @@ void set_zero(Stream& stream, TensorView tensor) {
   for (std::int64_t run = 0; run < runs.count; ++run) {
     std::memset(tensor.bytes() + run * runs.stride, 0, static_cast<std::size_t>(runs.bytes));
   }
+}
+
+void copy(Memory& memory, ConstTensorView from, TensorView to) {
+  Stream inline_stream{Device{}};
+  copy(memory.order() != nullptr ? *memory.order() : inline_stream, from, to);
+}
+
+void set_zero(Memory& memory, TensorView tensor) {
+  Stream inline_stream{Device{}};
+  set_zero(memory.order() != nullptr ? *memory.order() : inline_stream, tensor);
 }
 
 }  // namespace coppice

@@ -21,4 +21,8 @@ void copy(Stream& stream, ConstTensorView from, TensorView to);
 /// Effects   in the stream's order
 void set_zero(Stream& stream, TensorView tensor);
 
+/// The same in the order of a memory's own stream: for who makes a tensor and fills it.
+void copy(Memory& memory, ConstTensorView from, TensorView to);
+void set_zero(Memory& memory, TensorView tensor);
+
 }  // namespace coppice

@@ -61,6 +61,8 @@ class Memory {
   void poison(std::byte* data, std::int64_t bytes);
 
   const Device& device() const { return device_; }
+  /// The stream that blocks come and go on; null on the CPU.
+  Stream* order() const { return order_; }
   std::int64_t current_bytes() const { return current_; }
   std::int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = current_; }

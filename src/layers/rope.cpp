@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "core/copy.hpp"
+
 namespace coppice {
 namespace {
 
@@ -39,9 +41,16 @@ RopeTable::RopeTable(Memory& memory, DType dtype, const RopeConfig& config, std:
   const auto frequencies = rope_frequencies(config, head_dim);
   const double factor = rope_attention_factor(config);
   const auto pairs = std::ssize(frequencies);
+  Memory host{Device{}};
+  const bool on_host = memory.device() == host.device();
+  Tensor cos_on_host, sin_on_host;
+  if (!on_host) {
+    cos_on_host = Tensor(host, cos_.dtype(), cos_.shape(), "rope_table");
+    sin_on_host = Tensor(host, sin_.dtype(), sin_.shape(), "rope_table");
+  }
   visit_float(cos_.dtype(), [&]<class T>(TypeTag<T>) {
-    T* cosines = cos_.view().data<T>();
-    T* sines = sin_.view().data<T>();
+    T* cosines = (on_host ? cos_ : cos_on_host).view().template data<T>();
+    T* sines = (on_host ? sin_ : sin_on_host).view().template data<T>();
     for (std::int64_t p = 0; p < positions; ++p) {
       for (std::int64_t i = 0; i < pairs; ++i) {
         const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
@@ -50,6 +59,9 @@ RopeTable::RopeTable(Memory& memory, DType dtype, const RopeConfig& config, std:
       }
     }
   });
+  if (on_host) return;
+  copy(memory, cos_on_host, cos_);
+  copy(memory, sin_on_host, sin_);
 }
 
 void rope_forward(ExecContext& ctx, const RopeTable& table, std::span<const std::int32_t> positions,

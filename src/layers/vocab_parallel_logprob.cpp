@@ -281,6 +281,9 @@ std::int64_t logprob_scratch_bytes(DType dtype, const HeadEdges& edges, std::int
   const auto chunk_edges = most_edges(edges, chunk_rows);
   auto merging = Arena::leased_bytes(DType::kF64, {chunk_edges});
   if (ranks > 1) merging += Arena::leased_bytes(DType::kF64, {ranks * rows, 3});
+  // What a CUDA device is sent of the rows and edges.
+  if (dtype == DType::kBF16)
+    merging += Arena::leased_bytes(DType::kI64, {4 * rows + chunk_edges + 8});
   return Arena::leased_bytes(accumulation_of(dtype), {rows, logit_stride(dtype, vocab_size)}) +
          Arena::leased_bytes(DType::kF64, {rows, 3}) + merging;
 }

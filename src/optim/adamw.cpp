@@ -1,17 +1,15 @@
 #include "optim/adamw.hpp"
 
 #include <cmath>
-#include <cstring>
+
+#include "core/copy.hpp"
 
 namespace coppice {
 namespace {
 
 Tensor zeros(Memory& memory, ConstTensorView like) {
   Tensor tensor(memory, like.dtype(), like.shape(), "moments");
-  // All bits zero is 0.0 in every float type.
-  if (tensor.numel() > 0) {
-    std::memset(tensor.view().bytes(), 0, static_cast<std::size_t>(tensor.size_bytes()));
-  }
+  set_zero(memory, tensor);
   return tensor;
 }
 

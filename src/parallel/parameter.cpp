@@ -1,8 +1,7 @@
 #include "parallel/parameter.hpp"
 
-#include <cstring>
-
 #include "core/convert.hpp"
+#include "core/copy.hpp"
 
 namespace coppice {
 
@@ -33,12 +32,9 @@ Parameter make_parameter(const ParameterStorage& storage, std::string name,
       parameter.master = Tensor(storage.memory, full, shape, "master_weights");
     }
   }
-  for (const TensorView tensor : {parameter.value.view(), parameter.master.view()}) {
-    if (tensor.numel() == 0 || padding_rows == 0) continue;
-    const TensorView padding = tensor.rows(rows, padding_rows);
-    // All bits zero is 0.0 in every float type.
-    std::memset(padding.bytes(), 0,
-                static_cast<std::size_t>(padding.numel() * size_of(padding.dtype())));
+  set_zero(storage.memory, parameter.value.view().rows(rows, padding_rows));
+  if (parameter.has_master()) {
+    set_zero(storage.memory, parameter.master.view().rows(rows, padding_rows));
   }
   return parameter;
 }

@@ -164,19 +164,39 @@ TEST(Convert, EqualTypesAreCopiedBitForBit) {
   EXPECT_EQ(copy[2], 0x0001);
 }
 
-// Sizes around the blocks that threads take.  Mutation seen red: the last block left out.
-TEST(Convert, ConvertsWholeTensors) {
-  test::TestContext test;
-  for (const std::int64_t size : {0, 1, 16383, 16384, 16385, 40001}) {
-    const Tensor source = test.random(DType::kF32, {size}, "source");
-    Tensor rounded = test.zeros(DType::kBF16, {size}), expected = test.zeros(DType::kBF16, {size});
-    convert(test.ctx(), source, rounded);
-    convert_elements(DType::kF32, source.view().bytes(), DType::kBF16, expected.view().bytes(),
-                     size);
-    EXPECT_TRUE(test::bit_equal(rounded, expected)) << size;
+class ConvertTensor : public testing::TestWithParam<Device> {
+ protected:
+  test::TestContext test_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Backends, ConvertTensor,
+                         testing::ValuesIn(build::kWithCuda
+                                               ? std::vector<Device>{{}, {DeviceKind::kCuda, 0}}
+                                               : std::vector<Device>{{}}),
+                         [](const auto& one) {
+                           return one.param.kind == DeviceKind::kCpu ? "Cpu" : "Cuda";
+                         });
+
+// Sizes around the blocks that threads take, one with an infinity.
+// Mutation seen red: the last block left out.
+TEST_P(ConvertTensor, RoundsAndWidensEveryElement) {
+  for (const std::int64_t size : {0, 1, 7, 8, 2047, 2048, 2056, 16383, 16384, 16385, 40001}) {
+    SCOPED_TRACE(size);
+    auto values = test::values_of(test_.random(DType::kF32, {size}, "source"));
+    if (size == 2056) values[3] = std::numeric_limits<double>::infinity();
+    const Tensor source = test_.from(DType::kF32, {size}, values);
+    Tensor rounded = test_.zeros(DType::kBF16, {size}), widened = test_.zeros(DType::kF32, {size});
+    convert(test_.ctx(), source, rounded);
+    convert(test_.ctx(), rounded, widened);
+    for (double& value : values) value = to_f32(to_bf16(static_cast<float>(value)));
+    EXPECT_EQ(test::values_of(rounded), values);
+    EXPECT_EQ(test::values_of(widened), values);
+    Tensor copied = test_.zeros(DType::kBF16, {size});
+    convert(test_.ctx(), rounded, copied);
+    EXPECT_TRUE(test::bit_equal(copied, rounded));
   }
-  Tensor source = test.zeros(DType::kF32, {3}), target = test.zeros(DType::kBF16, {2});
-  EXPECT_THROW(convert(test.ctx(), source, target), ContractError);
+  const Tensor source = test_.zeros(DType::kF32, {3});
+  Tensor target = test_.zeros(DType::kBF16, {2});
+  EXPECT_THROW(convert(test_.ctx(), source, target), ContractError);
 }
 
 TEST(Convert, RefusesIntegers) {

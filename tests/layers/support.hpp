@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of layers share: the two CPU dtypes as a parameter, computed tolerances, a grid of
-// one rank, and views that are some columns of a wider matrix.
+// What the tests of layers share: the dtypes of the CPU and of a CUDA device as a parameter,
+// computed tolerances and a grid of one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,17 +14,33 @@
 
 namespace coppice::test {
 
-/// A case of each test for f32 and for f64.
+/// The CPU computes in f32 and f64, a CUDA device in bf16.
+inline Device device_for(DType dtype) { return dtype == DType::kBF16 ? kCudaDevice : Device{}; }
+
+/// A case of each test for f32 and for f64, and for bf16 on a CUDA device.
 class LayerTest : public testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   ExecContext& ctx() { return test_.ctx(); }
   ParameterStorage storage() { return {test_.memory(), dtype()}; }
-  TestContext test_;
+  TestContext test_{device_for(GetParam())};
 };
 
 inline std::string dtype_name(const testing::TestParamInfo<DType>& info) {
-  return info.param == DType::kF64 ? "CpuF64" : "CpuF32";
+  switch (info.param) {
+    case DType::kF64:
+      return "CpuF64";
+    case DType::kBF16:
+      return "CudaBf16";
+    default:
+      return "CpuF32";
+  }
+}
+
+/// A build without a backend has no cases for it.
+inline std::vector<DType> every_backend() {
+  if (build::kWithCuda) return {DType::kF32, DType::kF64, DType::kBF16};
+  return {DType::kF32, DType::kF64};
 }
 
 #define COPPICE_LAYER_TEST(suite)                                                      \
@@ -32,8 +48,16 @@ inline std::string dtype_name(const testing::TestParamInfo<DType>& info) {
   INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::Values(DType::kF32, DType::kF64), \
                            ::coppice::test::dtype_name)
 
-/// c eps sqrt(K) with the project's c = 8: what summing K products may lose, relative.
+/// The same with a case for each backend, for ops that have a body on a CUDA device.
+#define COPPICE_BACKENDS_TEST(suite)                                                             \
+  class suite : public ::coppice::test::LayerTest {};                                            \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(::coppice::test::every_backend()), \
+                           ::coppice::test::dtype_name)
+
+/// c eps sqrt(K) with the project's c = 8: what summing K products may lose, relative. Sums of bf16
+/// are f32, so there it is that and twice the most that rounding a result can do, 2^-8.
 inline double tolerance(DType dtype, std::int64_t terms = 1) {
+  if (dtype == DType::kBF16) return 2 * 0x1p-8 + tolerance(DType::kF32, terms);
   const double epsilon = dtype == DType::kF64 ? std::numeric_limits<double>::epsilon()
                                               : std::numeric_limits<float>::epsilon();
   return 8 * epsilon * std::sqrt(static_cast<double>(std::max<std::int64_t>(terms, 1)));

@@ -6,7 +6,8 @@
 
 #include <cmath>
 
-#include "support/test_context.hpp"
+#include "core/copy.hpp"
+#include "optim/support.hpp"
 
 namespace coppice {
 namespace {
@@ -23,8 +24,8 @@ Parameter parameter(Tensor value, Tensor grad, WeightDecay decay) {
   return p;
 }
 
-void assign(TensorView to, ConstTensorView from) {
-  std::copy_n(from.bytes(), from.numel() * size_of(from.dtype()), to.bytes());
+void assign(TestContext& test, TensorView to, ConstTensorView from) {
+  copy(test.ctx().stream, from, to);
 }
 
 // torch.optim.AdamW, one element, in double.
@@ -42,20 +43,20 @@ struct Reference {
   }
 };
 
-class AdamWTest : public testing::TestWithParam<DType> {
+class AdamWTest : public test::OptimTest {
  protected:
-  double epsilon() const { return GetParam() == DType::kF64 ? 2.3e-16 : 1.2e-7; }
+  double epsilon() const { return dtype() == DType::kF64 ? 2.3e-16 : 1.2e-7; }
 };
-INSTANTIATE_TEST_SUITE_P(Cpu, AdamWTest, testing::Values(DType::kF32, DType::kF64),
-                         [](const auto& p) { return std::string(name_of(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Backends, AdamWTest, testing::ValuesIn(test::optim_backends()),
+                         test::optim_backend_name);
 
 // beta1 = beta2 = 0.5, epsilon = 1, rate 1, decay 0.5, g = 2. The first moments are g and g^2 after
 // correction, so w = 8 (1 - 0.5) - 2 / (2 + 1) = 4 - 2/3.
 // Second update, g = -4: m = 1/2 (1) - 2 = -1.5, / 0.75 = -2; v = 1 + 8 = 9, / 0.75 = 12.
 // Mutations seen red: decay after the update; no correction; epsilon inside the root.
 TEST_P(AdamWTest, FollowsTwoUpdatesWorkedByHand) {
-  TestContext test;
-  Parameter p = parameter(test.from(GetParam(), {1, 1}, {8}), test.from(GetParam(), {1, 1}, {2}),
+  TestContext test(device());
+  Parameter p = parameter(test.from(dtype(), {1, 1}, {8}), test.from(dtype(), {1, 1}, {2}),
                           WeightDecay::kYes);
   const std::vector<Parameter*> parameters{&p};
   AdamW optimizer({0.5, 0.5, 1.0, 0.5}, parameters, test.memory());
@@ -65,8 +66,8 @@ TEST_P(AdamWTest, FollowsTwoUpdatesWorkedByHand) {
   EXPECT_EQ(values_of(optimizer.moments()[0].exp_avg)[0], 1.0);
   EXPECT_EQ(values_of(optimizer.moments()[0].exp_avg_sq)[0], 2.0);
 
-  const Tensor next = test.from(GetParam(), {1, 1}, {-4});
-  assign(p.grad, next);
+  const Tensor next = test.from(dtype(), {1, 1}, {-4});
+  assign(test, p.grad, next);
   optimizer.step(test.ctx(), 1.0, 1.0);
   const double w2 = w1 * 0.5 + 2 / (std::sqrt(12.0) + 1);
   EXPECT_NEAR(values_of(p.value)[0], w2, 16 * epsilon());
@@ -76,13 +77,13 @@ TEST_P(AdamWTest, FollowsTwoUpdatesWorkedByHand) {
 // A prime size, so that blocks and vectors both end inside.  Mutations seen red: beta1 and beta2
 // exchanged; the tail of a block left alone; the applied update counted from 0.
 TEST_P(AdamWTest, EqualsTheDoubleReferenceOverManySteps) {
-  TestContext test;
+  TestContext test(device());
   const AdamWConfig config{0.9, 0.95, 1e-8, 0.1};
   constexpr std::int64_t kSize = 65599;
-  Parameter matrix = parameter(test.random(GetParam(), {kSize}, "w"),
-                               test.zeros(GetParam(), {kSize}), WeightDecay::kYes);
+  Parameter matrix = parameter(test.random(dtype(), {kSize}, "w"), test.zeros(dtype(), {kSize}),
+                               WeightDecay::kYes);
   Parameter norm =
-      parameter(test.random(GetParam(), {5}, "n"), test.zeros(GetParam(), {5}), WeightDecay::kNo);
+      parameter(test.random(dtype(), {5}, "n"), test.zeros(dtype(), {5}), WeightDecay::kNo);
   const std::vector<Parameter*> parameters{&matrix, &norm};
   std::vector<std::vector<Reference>> expected;
   for (Parameter* p : parameters) {
@@ -95,8 +96,8 @@ TEST_P(AdamWTest, EqualsTheDoubleReferenceOverManySteps) {
   for (int step = 1; step <= kSteps; ++step) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       Parameter& p = *parameters[i];
-      const Tensor grad = test.random(GetParam(), p.grad.shape(), fmt::format("g{}.{}", step, i));
-      assign(p.grad, grad);
+      const Tensor grad = test.random(dtype(), p.grad.shape(), fmt::format("g{}.{}", step, i));
+      assign(test, p.grad, grad);
       const auto g = values_of(grad);
       for (std::size_t j = 0; j < g.size(); ++j) {
         expected[i][j].step(kScale * g[j], kRate, config, p.weight_decay == WeightDecay::kYes);
@@ -115,11 +116,11 @@ TEST_P(AdamWTest, EqualsTheDoubleReferenceOverManySteps) {
 }
 
 TEST_P(AdamWTest, DecaysMatricesAndLeavesNormsAlone) {
-  TestContext test;
-  Parameter matrix = parameter(test.filled(GetParam(), {1, 3}, 4), test.zeros(GetParam(), {1, 3}),
-                               WeightDecay::kYes);
+  TestContext test(device());
+  Parameter matrix =
+      parameter(test.filled(dtype(), {1, 3}, 4), test.zeros(dtype(), {1, 3}), WeightDecay::kYes);
   Parameter norm =
-      parameter(test.filled(GetParam(), {3}, 4), test.zeros(GetParam(), {3}), WeightDecay::kNo);
+      parameter(test.filled(dtype(), {3}, 4), test.zeros(dtype(), {3}), WeightDecay::kNo);
   const std::vector<Parameter*> parameters{&matrix, &norm};
   AdamW optimizer({0.9, 0.95, 1e-8, 0.5}, parameters, test.memory());
   optimizer.step(test.ctx(), 0.5, 1.0);
@@ -128,9 +129,9 @@ TEST_P(AdamWTest, DecaysMatricesAndLeavesNormsAlone) {
 }
 
 TEST_P(AdamWTest, LeavesFrozenParametersAlone) {
-  TestContext test;
+  TestContext test(device());
   Parameter frozen;
-  frozen.value = test.filled(GetParam(), {2}, 4);
+  frozen.value = test.filled(dtype(), {2}, 4);
   frozen.trainable = false;
   const std::vector<Parameter*> parameters{&frozen};
   AdamW optimizer({0.9, 0.95, 1e-8, 0.5}, parameters, test.memory());
@@ -142,9 +143,9 @@ TEST_P(AdamWTest, LeavesFrozenParametersAlone) {
 TEST_P(AdamWTest, GivesTheSameBitsForAnyThreadCount) {
   std::vector<std::vector<double>> results;
   for (int threads : {1, 2, 3, 8}) {
-    TestContext test(threads);
-    Parameter p = parameter(test.random(GetParam(), {200003}, "w"),
-                            test.random(GetParam(), {200003}, "g"), WeightDecay::kYes);
+    TestContext test(device(), threads);
+    Parameter p = parameter(test.random(dtype(), {200003}, "w"),
+                            test.random(dtype(), {200003}, "g"), WeightDecay::kYes);
     const std::vector<Parameter*> parameters{&p};
     AdamW optimizer({0.9, 0.95, 1e-8, 0.1}, parameters, test.memory());
     for (int step = 0; step < 3; ++step) optimizer.step(test.ctx(), 1e-3, 0.7);
@@ -155,10 +156,10 @@ TEST_P(AdamWTest, GivesTheSameBitsForAnyThreadCount) {
 
 // An element's result must not depend on whether it went through the vectors or the tail.
 TEST_P(AdamWTest, TreatsEveryElementAlikeWhateverItsPlace) {
-  TestContext test;
+  TestContext test(device());
   for (std::int64_t size : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33}) {
-    Parameter p = parameter(test.filled(GetParam(), {size}, 0.3),
-                            test.filled(GetParam(), {size}, 0.7), WeightDecay::kYes);
+    Parameter p = parameter(test.filled(dtype(), {size}, 0.3), test.filled(dtype(), {size}, 0.7),
+                            WeightDecay::kYes);
     const std::vector<Parameter*> parameters{&p};
     AdamW optimizer({0.9, 0.95, 1e-8, 0.1}, parameters, test.memory());
     for (int step = 0; step < 3; ++step) optimizer.step(test.ctx(), 1e-2, 0.7);
@@ -168,9 +169,9 @@ TEST_P(AdamWTest, TreatsEveryElementAlikeWhateverItsPlace) {
 }
 
 TEST_P(AdamWTest, ContinuesFromSetMomentsAsIfItHadNeverStopped) {
-  TestContext test;
+  TestContext test(device());
   const auto make = [&] {
-    return parameter(test.random(GetParam(), {37}, "w"), test.random(GetParam(), {37}, "g"),
+    return parameter(test.random(dtype(), {37}, "w"), test.random(dtype(), {37}, "g"),
                      WeightDecay::kYes);
   };
   Parameter whole = make(), resumed = make();
@@ -178,35 +179,42 @@ TEST_P(AdamWTest, ContinuesFromSetMomentsAsIfItHadNeverStopped) {
   const AdamWConfig config{0.9, 0.95, 1e-8, 0.1};
   AdamW first(config, whole_list, test.memory());
   for (int step = 0; step < 3; ++step) first.step(test.ctx(), 1e-3, 1.0);
-  assign(resumed.value, whole.value);
+  assign(test, resumed.value, whole.value);
   AdamW second(config, resumed_list, test.memory());
-  assign(second.moments()[0].exp_avg, first.moments()[0].exp_avg);
-  assign(second.moments()[0].exp_avg_sq, first.moments()[0].exp_avg_sq);
+  assign(test, second.moments()[0].exp_avg, first.moments()[0].exp_avg);
+  assign(test, second.moments()[0].exp_avg_sq, first.moments()[0].exp_avg_sq);
   second.set_applied_steps(first.applied_steps());
   first.step(test.ctx(), 1e-3, 1.0);
   second.step(test.ctx(), 1e-3, 1.0);
   EXPECT_TRUE(test::bit_equal(whole.value, resumed.value));
 }
 
+class AdamWRounded : public test::OptimTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, AdamWRounded,
+                         testing::ValuesIn(test::optim_backends(DType::kF32)),
+                         test::optim_backend_name);
+
 // The weights learn at full precision: 200 steps of 1e-3 move a bf16 value of 1, whose neighbours
 // lie 0.004 below, by 0.2.  Mutations seen red: the update reading the rounded value; value not
 // written.
-TEST(AdamWRounded, KeepsTheMasterAndRoundsItOnceAStep) {
-  TestContext test;
-  Parameter p = parameter(test.filled(DType::kBF16, {65537}, 1.0),
-                          test.filled(DType::kF32, {65537}, 1.0), WeightDecay::kNo);
-  p.master = test.filled(DType::kF32, {65537}, 1.0);
-  Parameter plain = parameter(test.filled(DType::kF32, {65537}, 1.0),
-                              test.filled(DType::kF32, {65537}, 1.0), WeightDecay::kNo);
-  const std::vector<Parameter*> parameters{&p}, plain_list{&plain};
-  AdamW optimizer({}, parameters, test.memory()), reference({}, plain_list, test.memory());
-  for (int step = 0; step < 200; ++step) {
-    optimizer.step(test.ctx(), 1e-3, 1.0);
-    reference.step(test.ctx(), 1e-3, 1.0);
+TEST_P(AdamWRounded, KeepsTheMasterAndRoundsItOnceAStep) {
+  TestContext test(device());
+  for (const std::int64_t size : {7, 1000, device().kind == DeviceKind::kCpu ? 65537 : 2056}) {
+    Parameter p = parameter(test.filled(DType::kBF16, {size}, 1.0),
+                            test.filled(DType::kF32, {size}, 1.0), WeightDecay::kNo);
+    p.master = test.filled(DType::kF32, {size}, 1.0);
+    Parameter plain = parameter(test.filled(DType::kF32, {size}, 1.0),
+                                test.filled(DType::kF32, {size}, 1.0), WeightDecay::kNo);
+    const std::vector<Parameter*> parameters{&p}, plain_list{&plain};
+    AdamW optimizer({}, parameters, test.memory()), reference({}, plain_list, test.memory());
+    for (int step = 0; step < 200; ++step) {
+      optimizer.step(test.ctx(), 1e-3, 1.0);
+      reference.step(test.ctx(), 1e-3, 1.0);
+    }
+    EXPECT_TRUE(test::bit_equal(p.master, plain.value));
+    EXPECT_NEAR(values_of(p.master)[0], 0.8, 1e-4);
+    for (const double value : values_of(p.value)) EXPECT_EQ(value, 0.80078125);  // 205 / 256
   }
-  EXPECT_TRUE(test::bit_equal(p.master, plain.value));
-  EXPECT_NEAR(values_of(p.master)[0], 0.8, 1e-4);
-  for (const double value : values_of(p.value)) EXPECT_EQ(value, 0.80078125);  // 205 / 256
 }
 
 TEST(AdamWMemory, CountsItsMomentsByName) {

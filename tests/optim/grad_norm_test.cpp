@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "support/test_context.hpp"
+#include "optim/support.hpp"
 
 namespace coppice {
 namespace {
@@ -21,25 +21,25 @@ Parameter with_gradient(Tensor grad) {
   return parameter;
 }
 
-class GradNorm : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Cpu, GradNorm, testing::Values(DType::kF32, DType::kF64),
-                         [](const auto& p) { return std::string(name_of(p.param)); });
+class GradNorm : public test::OptimTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, GradNorm, testing::ValuesIn(test::optim_backends()),
+                         test::optim_backend_name);
 
 // 1 + 4 + 4 + 16 + 144 = 169.  Mutation seen red: the root of the sum of norms.
 TEST_P(GradNorm, IsTheRootOfAllSquares) {
-  TestContext test;
-  Parameter a = with_gradient(test.from(GetParam(), {3}, {1, -2, 2}));
-  Parameter b = with_gradient(test.from(GetParam(), {1, 2}, {4, 12}));
+  TestContext test(device());
+  Parameter a = with_gradient(test.from(dtype(), {3}, {1, -2, 2}));
+  Parameter b = with_gradient(test.from(dtype(), {1, 2}, {4, 12}));
   const std::vector<Parameter*> parameters{&a, &b};
   EXPECT_EQ(global_grad_norm(test.ctx(), parameters), 13.0);
 }
 
 // Sizes around a block's and a lane group's edge.  Mutation seen red: the tail of a block left out.
 TEST_P(GradNorm, CountsEveryElementOfEveryBlock) {
-  TestContext test;
+  TestContext test(device());
   for (std::int64_t size : {0, 1, 7, 8, 9, 65535, 65536, 65537, 200003}) {
-    Parameter a = with_gradient(test.random(GetParam(), {size}, "a"));
-    Parameter b = with_gradient(test.random(GetParam(), {13, 5}, "b"));
+    Parameter a = with_gradient(test.random(dtype(), {size}, "a"));
+    Parameter b = with_gradient(test.random(dtype(), {13, 5}, "b"));
     const std::vector<Parameter*> parameters{&a, &b};
     long double sum = 0;
     for (const Parameter* p : parameters) {
@@ -52,8 +52,8 @@ TEST_P(GradNorm, CountsEveryElementOfEveryBlock) {
 
 // Values whose squares leave f32's range.  Mutation seen red: squares in f32.
 TEST_P(GradNorm, SquaresInDouble) {
-  TestContext test;
-  Parameter a = with_gradient(test.from(GetParam(), {2}, {3e30, 4e30}));
+  TestContext test(device());
+  Parameter a = with_gradient(test.from(dtype(), {2}, {3e30, 4e30}));
   const std::vector<Parameter*> parameters{&a};
   EXPECT_NEAR(global_grad_norm(test.ctx(), parameters), 5e30, 1e24);
 }
@@ -61,9 +61,9 @@ TEST_P(GradNorm, SquaresInDouble) {
 TEST_P(GradNorm, IsTheSameNumberForAnyThreadCount) {
   std::vector<double> norms;
   for (int threads : {1, 2, 3, 8}) {
-    TestContext test(threads);
-    Parameter a = with_gradient(test.random(GetParam(), {300007}, "a"));
-    Parameter b = with_gradient(test.random(GetParam(), {70001}, "b"));
+    TestContext test(device(), threads);
+    Parameter a = with_gradient(test.random(dtype(), {300007}, "a"));
+    Parameter b = with_gradient(test.random(dtype(), {70001}, "b"));
     const std::vector<Parameter*> parameters{&a, &b};
     norms.push_back(global_grad_norm(test.ctx(), parameters));
   }
@@ -71,18 +71,18 @@ TEST_P(GradNorm, IsTheSameNumberForAnyThreadCount) {
 }
 
 TEST_P(GradNorm, ShowsASingleValueThatIsNotFinite) {
-  TestContext test;
+  TestContext test(device());
   for (double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    Parameter a = with_gradient(test.from(GetParam(), {3}, {1, bad, 1}));
+    Parameter a = with_gradient(test.from(dtype(), {3}, {1, bad, 1}));
     const std::vector<Parameter*> parameters{&a};
     EXPECT_FALSE(std::isfinite(global_grad_norm(test.ctx(), parameters)));
   }
 }
 
 TEST_P(GradNorm, LeavesOutFrozenParameters) {
-  TestContext test;
-  Parameter a = with_gradient(test.from(GetParam(), {1}, {3}));
+  TestContext test(device());
+  Parameter a = with_gradient(test.from(dtype(), {1}, {3}));
   Parameter frozen;
   frozen.trainable = false;
   const std::vector<Parameter*> parameters{&a, &frozen};
