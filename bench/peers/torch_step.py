@@ -103,6 +103,22 @@ def prefix_grouper(prompt, responses):
     return rows
 
 
+class ExactRotary(torch.nn.Module):
+    """RoPE tables from angles in double, rounded once, as Coppice makes them. transformers rounds the
+    angle itself to f32: at position 2000 that is an error of 1e-4, and both would differ by it."""
+
+    def __init__(self, config):
+        super().__init__()
+        assert config.rope_parameters["rope_type"] == "default", config.rope_parameters
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        self.frequencies = config.rope_parameters["rope_theta"] ** -exponents
+
+    def forward(self, hidden, position_ids):
+        angles = position_ids[..., None].double() * self.frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos().to(hidden.dtype), angles.sin().to(hidden.dtype)
+
+
 WAYS = {
     "repeated": repeated,
     "packed": packed,
@@ -126,6 +142,7 @@ def prepare(way, model_directory, group):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         model_directory, dtype=torch.float32, attn_implementation=attention
     ).train()
+    model.model.rotary_emb = ExactRotary(model.config)
     rewards = torch.tensor([response["reward"] for response in group["responses"]])
     lengths = torch.tensor([len(response) for response in responses])
     old = [value for response in group["responses"] for value in response.get("old_logprobs", [])]

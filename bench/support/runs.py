@@ -19,10 +19,8 @@ def group_line(config, name, prefix, response, group_size, seed=1):
 
     def ids(count):
         return [draw.randrange(config["vocab_size"]) for _ in range(count)]
-    return json.dumps({"group": name, "prompt_ids": ids(prefix),
-                       "responses": [{
-    "ids" : ids(response), "reward" : float(i % 2)}
-                                     for i in range(group_size)]}) + "\n"
+    responses = [{"ids": ids(response), "reward": float(i % 2)} for i in range(group_size)]
+    return json.dumps({"group": name, "prompt_ids": ids(prefix), "responses": responses}) + "\n"
 
 
 class Runs:
