@@ -1,7 +1,5 @@
 #include "core/memory.hpp"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -10,22 +8,6 @@
 #include "core/cuda/runtime.hpp"
 
 namespace coppice {
-namespace {
-
-constexpr std::int64_t kHugePage = 2 << 20;
-constexpr std::int64_t kHugeFrom = 4 << 20;
-
-std::byte* allocate_bytes(std::int64_t bytes) {
-  const bool huge = bytes >= kHugeFrom;
-  const auto alignment = static_cast<std::size_t>(huge ? kHugePage : 64);
-  const auto size = (static_cast<std::size_t>(bytes) + alignment - 1) / alignment * alignment;
-  void* data = std::aligned_alloc(alignment, size);
-  // Advice only: where huge pages are off the block works all the same.
-  if (data != nullptr && huge) madvise(data, size, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(data);
-}
-
-}  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept
     : memory_(std::exchange(other.memory_, nullptr)),
@@ -56,11 +38,14 @@ Memory::Memory(Device device) : device_(device) {
   COPPICE_CHECK(device.kind == DeviceKind::kCpu, "memory of {} takes a stream", device.to_string());
 }
 
-std::byte* Memory::take(std::int64_t bytes) {
+std::byte* Memory::take(std::int64_t bytes, Lifetime lifetime) {
   if constexpr (build::kWithCuda) {
     if (device_.kind == DeviceKind::kCuda) return cuda::allocate(order_->state(), bytes);
   }
-  return allocate_bytes(bytes);
+  // A poisoned build looks for faults: there every buffer has bounds that a sanitizer sees.
+  const bool shares = lifetime == Lifetime::kRun && !build::kPoison &&
+                      bytes >= cpu::HugeBlocks::kSmallest && bytes < cpu::HugeBlocks::kLargest;
+  return shares ? run_.take(bytes) : cpu::allocate_block(bytes);
 }
 
 void Memory::give_back(std::byte* data) {
@@ -70,7 +55,7 @@ void Memory::give_back(std::byte* data) {
       return;
     }
   }
-  std::free(data);
+  if (!run_.give_back(data)) std::free(data);
 }
 
 void Memory::poison(std::byte* data, std::int64_t bytes) {
@@ -82,9 +67,9 @@ void Memory::poison(std::byte* data, std::int64_t bytes) {
   std::memset(data, 0xff, static_cast<std::size_t>(bytes));
 }
 
-Buffer Memory::allocate(std::int64_t bytes, std::string_view name) {
+Buffer Memory::allocate(std::int64_t bytes, std::string_view name, Lifetime lifetime) {
   COPPICE_CHECK(bytes >= 0, "{}: a buffer of {} bytes", name, bytes);
-  std::byte* data = bytes == 0 ? nullptr : take(bytes);
+  std::byte* data = bytes == 0 ? nullptr : take(bytes, lifetime);
   if (bytes > 0 && data == nullptr) {
     throw DeviceError(
         fmt::format("no memory for {} ({} bytes wanted, {} held already). Lower "

@@ -6,12 +6,19 @@
 #include <string>
 #include <string_view>
 
+#include "core/cpu/huge_blocks.hpp"
 #include "core/device.hpp"
 #include "core/stream.hpp"
 
 namespace coppice {
 
 class Memory;
+
+/// How long a buffer lasts, as far as its owner knows.
+enum class Lifetime {
+  kAny,
+  kRun,  ///< about as long as the Memory: it may share a block with others, which ends with the last
+};
 
 /// Owns bytes on a device; gives them back, and off the account, when it ends.
 ///
@@ -55,7 +62,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   /// Errors    DeviceError when the system has no such block left
-  Buffer allocate(std::int64_t bytes, std::string_view name);
+  Buffer allocate(std::int64_t bytes, std::string_view name,
+                  Lifetime lifetime = Lifetime::kAny);
 
   /// Fills bytes with a NaN pattern, where the build is made to.
   void poison(std::byte* data, std::int64_t bytes);
@@ -71,11 +79,12 @@ class Memory {
 
  private:
   friend class Buffer;
-  std::byte* take(std::int64_t bytes);
+  std::byte* take(std::int64_t bytes, Lifetime lifetime);
   void give_back(std::byte* data);
 
   Device device_;
   Stream* order_ = nullptr;  // where blocks come and go on CUDA
+  cpu::HugeBlocks run_;      // what lives for the run, on the CPU
   std::int64_t current_ = 0;
   std::int64_t peak_ = 0;
   std::map<std::string, std::int64_t, std::less<>> by_name_;

@@ -69,7 +69,7 @@ template class BasicTensorView<std::byte>;
 template class BasicTensorView<const std::byte>;
 
 Tensor::Tensor(Memory& memory, DType dtype, Shape shape, std::string_view name)
-    : buffer_(memory.allocate(shape.numel() * size_of(dtype), name)),
+    : buffer_(memory.allocate(shape.numel() * size_of(dtype), name, Lifetime::kRun)),
       view_(buffer_.data(), dtype, shape, memory.device()) {}
 
 }  // namespace coppice
