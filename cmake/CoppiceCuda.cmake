@@ -56,8 +56,10 @@ function(coppice_cuda_sources target)
   target_sources(${target} PRIVATE ${ARGN})
   target_link_libraries(${target} PRIVATE coppice_device)
   if(COPPICE_EMULATED_DEVICE)
+    # Not vectorised: a vector load may take in a neighbour that another thread writes. And no loop
+    # turned into memset or memcpy, which the compiler does not report.
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-x;c++;-fsanitize=thread;--param;tsan-instrument-func-entry-exit=0;-g1;-Wno-unknown-pragmas")
+      "-x;c++;-fsanitize=thread;--param;tsan-instrument-func-entry-exit=0;-g1;-Wno-unknown-pragmas;-fno-tree-vectorize;-fno-tree-loop-distribute-patterns")
   else()
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${coppice_cuda_flags}")
   endif()
