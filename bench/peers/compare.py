@@ -31,7 +31,7 @@ from pathlib import Path
 import report
 
 ROOT = Path(__file__).resolve().parents[2]
-LEARNING_RATE = 1e-5  # as in torch_step.py
+LEARNING_RATE = 1e-6  # as in torch_step.py
 TOLERANCE = 1e-4
 TINY_CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
