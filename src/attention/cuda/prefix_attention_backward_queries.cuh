@@ -1,6 +1,8 @@
 #pragma once
 // The backward's query side: rowsum(dO * O), and dQ, whose kernel owns a tile of query rows of one
 // head and walks over the keys that they see, as the forward does.
+#include <type_traits>
+
 #include "attention/cuda/prefix_attention_keys.cuh"
 #include "device/math.cuh"
 
@@ -52,49 +54,54 @@ struct BackwardQueriesArgs {
   float scale;
 };
 
+/// For head dim 128, two row tiles for each warp spill (68 bytes with nvcc 13).
 template <int kDim>
-using BackwardQueriesTiling = QueryTiling<kDim, 64, 4, 1>;
+using BackwardQueriesTiling = std::conditional_t<kDim <= 96, QueryTiling<kDim, 64, 32, 4, 2>,
+                                                 QueryTiling<kDim, 64, 64, 4, 1>>;
 
-/// Queries and dO, two tiles of keys and values, flags.
+/// Queries and dO, two tiles of keys and values, statistics of the queries, flags.
 template <class Tiling>
 inline constexpr int kBackwardQueriesSharedBytes =
-    (2 * Tiling::kQueryElements + 4 * Tiling::kKeyElements) * 2 + Tiling::kFlagBytes;
+    (2 * Tiling::kQueryElements + 4 * Tiling::kKeyElements) * 2 +
+    Tiling::kRows* static_cast<int>(sizeof(RowStatistics)) + Tiling::kFlagBytes;
 
 template <class Tiling>
 struct BackwardQueryRows {
-  static constexpr int kDim = Tiling::kDim, kKeys = Tiling::kKeys, kRowTiles = Tiling::kRowTiles;
+  static constexpr int kDim = Tiling::kDim, kStep = Tiling::kStep, kRowTiles = Tiling::kRowTiles;
 
   float dq[kRowTiles][kDim / 8][4];
-  float lse[kRowTiles][2], delta[kRowTiles][2];
 
-  /// Adds one tile. At an edge of the mask, keys behind bound(row) count nothing.
-  __device__ __forceinline__ void add(const BF16* queries, const BF16* d_out, int warp_row,
+  /// Adds kStep keys. At an edge of the mask, keys behind bound(row) count nothing.
+  __device__ __forceinline__ void add(const BF16* queries, const BF16* d_out,
+                                      const RowStatistics* statistics, int warp_row,
                                       const BF16* keys, const BF16* values, int lane,
                                       float scale_log2, const KeyBound& bound) {
-    float scores[kRowTiles][kKeys / 8][4], d_scores[kRowTiles][kKeys / 8][4];
-    multiply_rows<kDim, kKeys, kRowTiles>(scores, queries, warp_row, keys, lane);
-    multiply_rows<kDim, kKeys, kRowTiles>(d_scores, d_out, warp_row, values, lane);
+    float scores[kRowTiles][kStep / 8][4], d_scores[kRowTiles][kStep / 8][4];
+    multiply_rows<kDim, kStep, kRowTiles>(scores, queries, warp_row, keys, lane);
+    multiply_rows<kDim, kStep, kRowTiles>(d_scores, d_out, warp_row, values, lane);
 #pragma unroll
     for (int f = 0; f < kRowTiles; ++f) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        const RowStatistics& of_row = statistics[warp_row + 16 * f + 8 * r + (lane >> 2)];
+        const float lse = of_row.lse, delta = of_row.delta;
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
+        for (int n = 0; n < kStep / 8; ++n) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const float probability =
-                device::fast_exp2(fmaf(scores[f][n][2 * r + e], scale_log2, -lse[f][r]));
+                device::fast_exp2(fmaf(scores[f][n][2 * r + e], scale_log2, -lse));
             float& d_score = d_scores[f][n][2 * r + e];
-            d_score = probability * (d_score - delta[f][r]);
+            d_score = probability * (d_score - delta);
           }
         }
       }
     }
-    if (bound(0) < kKeys - 1) hide(d_scores, lane, bound);
-    multiply_add<kDim, kKeys, kRowTiles>(dq, d_scores, keys, lane);
+    if (bound(0) < kStep - 1) hide(d_scores, lane, bound);
+    multiply_add<kDim, kStep, kRowTiles>(dq, d_scores, keys, lane);
   }
 
-  __device__ __forceinline__ void hide(float (*d_scores)[kKeys / 8][4], int lane,
+  __device__ __forceinline__ void hide(float (*d_scores)[kStep / 8][4], int lane,
                                        const KeyBound& bound) const {
 #pragma unroll
     for (int f = 0; f < kRowTiles; ++f) {
@@ -102,7 +109,7 @@ struct BackwardQueryRows {
       for (int r = 0; r < 2; ++r) {
         const int last = bound(16 * f + 8 * r + (lane >> 2)) - (lane & 3) * 2;
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
+        for (int n = 0; n < kStep / 8; ++n) {
           if (8 * n > last) d_scores[f][n][2 * r] = 0.0f;
           if (8 * n + 1 > last) d_scores[f][n][2 * r + 1] = 0.0f;
         }
@@ -126,29 +133,22 @@ __global__ void __launch_bounds__(Tiling::kThreads)
   BF16* tiles = d_out + Tiling::kQueryElements;
   copy_rows<kDim, Tiling::kRows, Tiling::kThreads>(queries, args.q, head, item.row, item.rows);
   copy_rows<kDim, Tiling::kRows, Tiling::kThreads>(d_out, args.d_out, head, item.row, item.rows);
-  KeyWalk<Tiling> walk{
-      args.spaces, args.pieces + item.first_piece,
-      item.pieces, head / args.heads_per_kv,
-      tiles,       reinterpret_cast<std::uint32_t*>(tiles + 4 * Tiling::kKeyElements)};
+  auto* statistics = reinterpret_cast<RowStatistics*>(tiles + 4 * Tiling::kKeyElements);
+  for (int i = static_cast<int>(threadIdx.x); i < Tiling::kRows; i += Tiling::kThreads) {
+    // Rows behind the last have zero queries, dO and statistics: zeros come out.
+    const auto row = static_cast<std::int64_t>(item.row + (i < item.rows ? i : 0));
+    device::copy_async_16(statistics + i, args.statistics + row * args.heads + head, i < item.rows);
+  }
+  KeyWalk<Tiling> walk{args.spaces, args.pieces + item.first_piece,
+                       item.pieces, head / args.heads_per_kv,
+                       tiles,       reinterpret_cast<std::uint32_t*>(statistics + Tiling::kRows)};
   const auto takes_part = [&](const KeyPiece& piece, int at) {
-    return warp_row < item.rows && (piece.causal == 0 || at < warp_row + Tiling::kWarpRows);
+    return warp_row < item.rows &&
+           at < (piece.causal != 0 ? warp_row + Tiling::kWarpRows : piece.rows);
   };
 
   BackwardQueryRows<Tiling> rows;
   set_zero<kRowTiles, kDim / 8>(rows.dq);
-#pragma unroll
-  for (int f = 0; f < kRowTiles; ++f) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = warp_row + 16 * f + 8 * r + (lane >> 2);
-      // Rows behind the tile's last have zero queries and dO: with these, finite zeros come out.
-      rows.lse[f][r] = rows.delta[f][r] = 0.0f;
-      if (row >= item.rows) continue;
-      const auto place = static_cast<std::int64_t>(item.row + row) * args.heads + head;
-      rows.lse[f][r] = args.statistics[place].lse;
-      rows.delta[f][r] = args.statistics[place].delta;
-    }
-  }
   walk.template run<Weighted::kKeys>(
       [&](const BF16* keys, const KeyPiece& piece, int at) {
         if (!takes_part(piece, at)) return;
@@ -160,9 +160,12 @@ __global__ void __launch_bounds__(Tiling::kThreads)
         }
       },
       [&](const BF16* keys, const BF16* values, const KeyPiece& piece, int at) {
-        if (!takes_part(piece, at)) return;
-        const KeyBound bound(piece, warp_row, at);
-        rows.add(queries, d_out, warp_row, keys, values, lane, scale_log2, bound);
+#pragma unroll 1
+        for (int step = 0; step < Tiling::kKeys; step += Tiling::kStep) {
+          if (!takes_part(piece, at + step)) return;
+          rows.add(queries, d_out, statistics, warp_row, keys + step * kDim, values + step * kDim,
+                   lane, scale_log2, KeyBound(piece, warp_row, at + step));
+        }
       });
   device::wait_copies<0>();  // of the queries, where they see no key
 

@@ -6,10 +6,11 @@
 namespace coppice::cuda {
 
 /// How the work on query rows of one head dim is cut. Each warp holds 16 kRowTiles rows; with two
-/// tiles of rows, an operand loaded from keys or values serves twice.
-template <int kHeadDim, int kTileKeys, int kWarpCount, int kWarpRowTiles>
+/// tiles of rows, an operand loaded from keys or values serves twice. Scores are held for kStep
+/// keys of a tile at a time.
+template <int kHeadDim, int kTileKeys, int kStepKeys, int kWarpCount, int kWarpRowTiles>
 struct QueryTiling {
-  static constexpr int kDim = kHeadDim, kKeys = kTileKeys, kWarps = kWarpCount;
+  static constexpr int kDim = kHeadDim, kKeys = kTileKeys, kStep = kStepKeys, kWarps = kWarpCount;
   static constexpr int kRowTiles = kWarpRowTiles, kThreads = 32 * kWarps;
   static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kWarps;
   static constexpr int kQueryElements = kRows * kDim, kKeyElements = kKeys * kDim;
@@ -38,11 +39,11 @@ struct KeyWalk {
   /// that it has not yet committed land with the first tile.
   template <Weighted kWeighted, class Spread, class F>
   __device__ __forceinline__ void run(const Spread& spread, const F& f) {
-    int buffer = 0;
     copy_next();
     for (int p = 0; p < count; ++p) {
       const KeyPiece piece = pieces[p];
       for (int at = 0; at < piece.rows; at += kKeys) {
+        const int buffer = next_buffer ^ 1;
         BF16* keys = tiles + buffer * 2 * kElements;
         BF16* values = keys + kElements;
         BF16* weighted = kWeighted == Weighted::kKeys ? keys : values;
@@ -64,7 +65,6 @@ struct KeyWalk {
           __syncthreads();
         }
         f(keys, values, piece, at);
-        buffer ^= 1;
       }
     }
   }
@@ -77,13 +77,13 @@ struct KeyWalk {
       const int row = piece.begin + next_at, rows = piece.rows - next_at;
       copy_rows<kDim, kKeys, kThreads>(keys, space.k, kv_head, row, rows);
       copy_rows<kDim, kKeys, kThreads>(keys + kElements, space.v, kv_head, row, rows);
-      next_buffer ^= 1;
       next_at += kKeys;
       if (next_at >= piece.rows) {
         next_at = 0;
         ++next_piece;
       }
     }
+    next_buffer ^= 1;
     device::commit_copies();
   }
 };

@@ -49,20 +49,29 @@ __device__ __forceinline__ void copy_rows(BF16* tile, const HeadRows<const BF16>
   });
 }
 
-/// A operand: 16 rows from `row`, 16 columns from 16 k.
+/// The element 16 `steps` columns right of one in the first 16 columns. One instruction from what a
+/// lane keeps, so that its addresses need not be kept too.
+template <int kDim>
+__device__ __forceinline__ int step_right(int element, int steps) {
+  if constexpr (kDim % 64 == 0) return element ^ (16 * steps);
+  return (element ^ (16 * (steps & 1))) + 32 * (steps >> 1);
+}
+
+/// A operand: 16 rows from `row` (a multiple of 16), 16 columns from 16 k.
 template <int kDim>
 __device__ __forceinline__ void load_a(std::uint32_t* a, const BF16* tile, int row, int k,
                                        int lane) {
-  device::load_matrix_x4(a, tile + tile_element<kDim>(row + (lane & 15), 2 * k + (lane >> 4)));
+  const int first = tile_element<kDim>(lane & 15, lane >> 4);
+  device::load_matrix_x4(a, tile + row * kDim + step_right<kDim>(first, k));
 }
 
-/// Two B operands of a product with the tile transposed: 16 of its rows from `row` are the
-/// product's columns, 16 of its columns from 16 k the summed axis.
+/// Two B operands of a product with the tile transposed: 16 of its rows from `row` (a multiple of
+/// 16) are the product's columns, 16 of its columns from 16 k the summed axis.
 template <int kDim>
 __device__ __forceinline__ void load_b(std::uint32_t* b, const BF16* tile, int row, int k,
                                        int lane) {
-  device::load_matrix_x4(b, tile + tile_element<kDim>(row + (lane & 7) + ((lane >> 4) << 3),
-                                                      2 * k + ((lane >> 3) & 1)));
+  const int first = tile_element<kDim>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+  device::load_matrix_x4(b, tile + row * kDim + step_right<kDim>(first, k));
 }
 
 /// Two B operands of a product with the tile as it lies: 16 of its rows from 16 k are the summed
@@ -70,8 +79,8 @@ __device__ __forceinline__ void load_b(std::uint32_t* b, const BF16* tile, int r
 template <int kDim>
 __device__ __forceinline__ void load_b_rows(std::uint32_t* b, const BF16* tile, int k, int n,
                                             int lane) {
-  device::load_matrix_x4_transposed(
-      b, tile + tile_element<kDim>(16 * k + (lane & 15), 2 * n + (lane >> 4)));
+  const int first = tile_element<kDim>(lane & 15, lane >> 4);
+  device::load_matrix_x4_transposed(b, tile + 16 * k * kDim + step_right<kDim>(first, n));
 }
 
 /// Two neighbouring 8-column accumulators as one A operand of 16 columns, rounded to bf16.
