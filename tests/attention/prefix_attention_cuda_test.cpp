@@ -104,7 +104,7 @@ Tensor gradients(DeviceContext& device, DType dtype, Shape shape, double value) 
 }
 
 // New rows over a kept prompt (space 0) and over themselves (space 1); the prompt's gradients are
-// added to what is there. Query rows need not be key rows.
+// added to what is there. Query rows need not be key rows. Mutation seen: f32 gradients overwritten.
 TEST_F(PrefixAttentionCuda, AddsToTheGradientsOfASpaceInItsDtype) {
   constexpr std::int64_t kKept = 70, kNew = 37, kUnseen = 3;
   const Heads heads{2, 1, 64};

@@ -73,7 +73,7 @@ KeyWork key_work(const AttentionPlan& plan, const KeyTiling& tiling) {
 }
 
 // Mutations seen: the square's keys left of a tile's own square forgotten; a causal run that begins
-// at the square's first row for every key tile.
+// at the square's first row for every key tile; a split that leaves its second piece's lead.
 TEST(PrefixAttentionWork, ComputesEachVisiblePairOnce) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto tree = test::random_tree(seed, 8, seed % 3 == 0 ? 70 : 12);
@@ -154,6 +154,7 @@ TEST(PrefixAttentionWork, SplitsNoFurtherThanBlocksAreWanted) {
   EXPECT_EQ(whole.slots, 0);
 }
 
+// Mutation seen: the shortest first.
 TEST(PrefixAttentionWork, PutsTheLongestFirst) {
   const AttentionPlan plan(test::group(300, {100, 70, 1, 0, 200}));
   const auto cost = [](const auto& tile, const auto& pieces, int unit) {
@@ -174,6 +175,7 @@ TEST(PrefixAttentionWork, PutsTheLongestFirst) {
   }
 }
 
+// Mutation seen: all spaces learn.
 TEST(PrefixAttentionWork, ListsKeysThatNobodySeesAndLeavesOutSpacesThatDoNotLearn) {
   const std::vector<std::int64_t> space_rows{10, 5};
   const std::vector<PlanRectangle> rectangles{{2, 3, 0, 4, 2, Mask::kFull},
@@ -196,13 +198,13 @@ TEST(PrefixAttentionWork, ListsKeysThatNobodySeesAndLeavesOutSpacesThatDoNotLear
 }
 
 // What a row's sums are made of, from the beginning of its range: siblings and groups beside it
-// must not change it.
+// must not change it. Mutation seen: the blocks that are wanted shared out among all key ranges.
 TEST(PrefixAttentionWork, TilesOfASegmentDoNotDependOnTheOthers) {
   const KeyTiling tiling{.key_rows = 16,
                          .query_rows = 8,
                          .heads = 3,
                          .kv_heads = 1,
-                         .blocks_wanted = 6,
+                         .blocks_wanted = 40,
                          .least_rows = 32};
   const auto shape = [](const KeyWork& work, std::int64_t begin, std::int64_t length) {
     std::vector<std::vector<int>> tiles;
