@@ -79,6 +79,21 @@ TEST_P(EmulatedGemm, GivesTheSameBitsOnEverySeed) {
   }
 }
 
+// Per tile, step of depth 32, warp and half of the depth: 2 x 4 products from 2 + 2 loads of four.
+TEST_P(EmulatedGemm, CountsWhatItDoes) {
+  auto& statistics = emulated::gpu().statistics;
+  const auto before = statistics;
+  multiply(128, 64, 128, GemmMutation::kNone);
+  constexpr std::uint64_t kTiles = 2, kSteps = 4, kWarps = 4, kHalves = 2;
+  constexpr auto kSlices = kTiles * kSteps * kWarps * kHalves;
+  EXPECT_EQ(statistics.blocks - before.blocks, kTiles);
+  EXPECT_EQ(statistics.matrix_products - before.matrix_products, kSlices * 8);
+  EXPECT_EQ(statistics.matrix_loads - before.matrix_loads, kSlices * 4 * 4);
+  // Two chunks of 64-byte rows share a line of the banks; the permutation keeps them apart.
+  EXPECT_EQ(statistics.matrix_load_passes - before.matrix_load_passes, kSlices * 4 * 4);
+  EXPECT_EQ(statistics.async_copies - before.async_copies, kTiles * kSteps * 2 * 64 * 4);
+}
+
 TEST_P(EmulatedGemm, IsStoppedWithoutItsWait) {
   expect_stopped(64, GemmMutation::kNoWait, "has not landed");
 }

@@ -101,6 +101,9 @@ void Block::run_thread() {
   } catch (const std::exception& error) {
     kernel_runs = false;
     escaped = error.what();
+  } catch (...) {
+    kernel_runs = false;
+    escaped = "something that is not an exception";
   }
   if (!escaped.empty()) block.fail("the kernel threw: " + escaped);
   Thread& thread = *block.current_;

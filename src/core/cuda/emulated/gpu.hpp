@@ -28,7 +28,10 @@ struct Options {
 
 struct Statistics {
   std::uint64_t kernels = 0, blocks = 0, switches = 0, barriers = 0, collectives = 0;
-  std::uint64_t matrix_products = 0, matrix_loads = 0, async_copies = 0, checked_accesses = 0;
+  std::uint64_t matrix_products = 0, async_copies = 0, checked_accesses = 0;
+  /// 8x8 matrices loaded, and the passes over shared memory that it took: as many where no rows of
+  /// a matrix are in the same banks.
+  std::uint64_t matrix_loads = 0, matrix_load_passes = 0;
 };
 
 class Gpu {

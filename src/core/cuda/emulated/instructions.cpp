@@ -2,6 +2,7 @@
 // copies that run beside the thread. A warp's operation is done once, by the lane that comes last.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/cuda/emulated/block.hpp"
@@ -91,10 +92,27 @@ void multiply(Warp& warp) {
   }
 }
 
+// Shared memory gives 128 bytes at a time, one from each of 32 banks of 4 bytes: eight rows of 16
+// come at once where they lie in different eighths of 128 bytes.
+int passes_for(const Warp& warp, int first_lane) {
+  std::array<std::vector<const unsigned char*>, 8> rows;
+  for (int lane = first_lane; lane < first_lane + 8; ++lane) {
+    const unsigned char* row = warp.lanes[static_cast<std::size_t>(lane)].row;
+    auto& eighth = rows[reinterpret_cast<std::uintptr_t>(row) / kCopyBytes % 8];
+    if (std::find(eighth.begin(), eighth.end(), row) == eighth.end()) eighth.push_back(row);
+  }
+  std::size_t most = 0;
+  for (const auto& eighth : rows) most = std::max(most, eighth.size());
+  return static_cast<int>(most);
+}
+
 void load_matrices(Block& block, Warp& warp, bool transposed, const void* code) {
   const int first = block.current().warp * kLanes;
+  Statistics& statistics = block.gpu().statistics;
+  statistics.matrix_loads += 4;
   for (int matrix = 0; matrix < 4; ++matrix) {
     std::uint16_t elements[8][8];
+    statistics.matrix_load_passes += static_cast<std::uint64_t>(passes_for(warp, matrix * 8));
     for (int row = 0; row < 8; ++row) {
       const int lane = matrix * 8 + row;
       const unsigned char* source = warp.lanes[static_cast<std::size_t>(lane)].row;
@@ -189,9 +207,11 @@ void mma_m16n8k16_bf16(float* d, const std::uint32_t* a, const std::uint32_t* b,
   std::memcpy(&own.words[0], a, 16);
   std::memcpy(&own.words[4], b, 8);
   std::memcpy(&own.words[6], d, 16);
-  together(block, Operation::kMma, place, multiply);
+  together(block, Operation::kMma, place, [&](Warp& warp) {
+    multiply(warp);
+    ++block.gpu().statistics.matrix_products;
+  });
   std::memcpy(d, &own.words[6], 16);
-  ++block.gpu().statistics.matrix_products;
 }
 
 void load_matrix_x4(std::uint32_t* out, const void* row, bool transposed,
@@ -205,7 +225,6 @@ void load_matrix_x4(std::uint32_t* out, const void* row, bool transposed,
   together(block, operation, place,
            [&](Warp& warp) { load_matrices(block, warp, transposed, code); });
   std::memcpy(out, &own.words[0], 16);
-  ++block.gpu().statistics.matrix_loads;
 }
 
 void copy_async_16(void* shared, const void* global, bool valid,
