@@ -27,9 +27,11 @@ if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
   find_package(CUDAToolkit REQUIRED)
   # 90a holds what only this chip has; the PTX is for chips that do not exist yet.
   set(coppice_cuda_flags
-      -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a
+      -gencode=arch=compute_80,code=sm_80
+      -gencode=arch=compute_90a,code=sm_90a
       -gencode=arch=compute_90,code=compute_90
       --expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall
+      --no-compress  # tools/kernel_resources reads the code in the object files
       -DFMT_USE_CONSTEXPR=1)  # fmt 9 does not know that nvcc has constexpr
 endif()
 

@@ -29,6 +29,7 @@ endfunction()
 #              [TIMEOUT seconds] [PROCESSORS n])
 # makes one test program; every case in it becomes a CTest entry of its own. Cases with Cuda in their
 # names need a CUDA device: they get the label `cuda`, or `emulated` where the device is.
+add_custom_target(device_tests)  # programs with the labels of a CUDA device
 function(coppice_test name)
   cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;CUDA;LINK;LABELS" ${ARGN})
   if(NOT arg_LABELS)
@@ -40,6 +41,9 @@ function(coppice_test name)
   add_executable(${name} ${arg_SOURCES})
   coppice_cuda_sources(${name} ${arg_CUDA})
   target_link_libraries(${name} PRIVATE coppice_flags coppice_test_main GTest::gmock ${arg_LINK})
+  if(arg_LABELS MATCHES "cuda|emulated")
+    add_dependencies(device_tests ${name})
+  endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   # Threads that wait without spinning: tests run side by side on few cores, and spinning threads
