@@ -186,7 +186,7 @@ TEST_F(EmulatedChecks, RefuseShapesThatNoDeviceHas) {
 TEST(EmulatedMemory, RefusesASecondRelease) {
   emulated::DeviceMemory memory;
   std::byte* block = memory.allocate(100);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 256, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 256U);  // as on a GPU, no more
   EXPECT_EQ(memory.bytes_in_use(), 100);
   memory.release(block);
   EXPECT_EQ(memory.bytes_in_use(), 0);
@@ -196,6 +196,7 @@ TEST(EmulatedMemory, RefusesASecondRelease) {
 
 TEST(EmulatedMemory, HoldsNaNBeforeAndAfterUse) {
   emulated::DeviceMemory memory;
+  const emulated::Opened opened(memory.pages());
   std::byte* block = memory.allocate(8);
   EXPECT_EQ(block[0], std::byte{0xff});
   block[0] = std::byte{0};
@@ -205,12 +206,25 @@ TEST(EmulatedMemory, HoldsNaNBeforeAndAfterUse) {
 
 TEST(EmulatedMemory, TellsOfABlockWrittenAfterItsEnd) {
   emulated::DeviceMemory memory;
+  const emulated::Opened opened(memory.pages());
   constexpr std::int64_t kLarge = 40 << 20;
   std::byte* block = memory.allocate(kLarge);
   memory.release(block);
   block[kLarge / 2] = std::byte{0};
   // Found when the block is let go, which takes others to be freed after it.
   EXPECT_THROW(memory.release(memory.allocate(kLarge)), DeviceError);
+}
+
+// A host that follows a pointer of the device's dies, as it would beside a GPU.
+TEST(EmulatedMemoryDeathTest, TheHostMayNotReachIntoIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Stream stream(Device{DeviceKind::kCuda, 0});
+  std::byte* block = cuda::allocate(stream.state(), 64);
+  EXPECT_DEATH(*const_cast<volatile std::byte*>(block) = std::byte{0}, "the host reached into");
+  EXPECT_DEATH({ [[maybe_unused]] const auto value = *const_cast<volatile std::byte*>(block); },
+               "the host reached into");
+  cuda::free(stream.state(), block);
+  stream.synchronize();
 }
 
 }  // namespace

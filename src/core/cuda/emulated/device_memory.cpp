@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 // Between blocks, so that an access a little beside one is never in another.
-constexpr std::int64_t kGap = 4096;
+constexpr std::int64_t kGap = 4096 + kAlignment;  // and no more aligned than a GPU's blocks are
 constexpr std::int64_t kKeepFreed = 64 << 20;
 constexpr std::int64_t kGrain = 2;  // bytes that share a cell of the shadow
 constexpr int kPoison = 0xff;       // NaN in every float type
@@ -24,14 +24,10 @@ std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>
 
 }  // namespace
 
-DeviceMemory::~DeviceMemory() {
-  for (const auto& [begin, block] : blocks_) std::free(pointer(begin) - kGap);
-}
-
 std::byte* DeviceMemory::allocate(std::int64_t bytes) {
   if (bytes <= 0) return nullptr;
-  const auto size = (bytes + 2 * kGap + kAlignment - 1) / kAlignment * kAlignment;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, std::size_t(size)));
+  const Opened opened(pages_);
+  std::byte* memory = pages_.take(bytes + 2 * kGap);
   if (memory == nullptr) return nullptr;
   std::byte* begin = memory + kGap;
   std::memset(begin, kPoison, static_cast<std::size_t>(bytes));
@@ -51,6 +47,7 @@ void DeviceMemory::release(std::byte* block) {
         fmt::ptr(block), found == blocks_.end() ? "was never allocated" : "is free already"));
   }
   Block& entry = found->second;
+  const Opened opened(pages_);
   std::memset(block, kPoison, static_cast<std::size_t>(entry.bytes));
   entry.in_use = false;
   entry.cells = {};
@@ -65,12 +62,13 @@ void DeviceMemory::forget_oldest() {
   freed_.pop_front();
   const auto bytes = found->second.bytes;
   std::byte* begin = pointer(found->first);
+  const Opened opened(pages_);
   const bool intact = std::all_of(begin, begin + bytes,
                                   [](std::byte value) { return value == std::byte{kPoison}; });
   bytes_freed_ -= bytes;
   if (last_ == &*found) last_ = nullptr;
   blocks_.erase(found);
-  std::free(begin - kGap);
+  pages_.give_back(begin - kGap, bytes + 2 * kGap);
   if (!intact) {
     throw DeviceError(fmt::format(
         "a block of {} bytes of the device's memory was written after it was given back (the bytes "

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "core/cuda/emulated/clocks.hpp"
+#include "core/cuda/emulated/guarded_region.hpp"
 
 namespace coppice::emulated {
 
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
@@ -29,6 +29,8 @@ class DeviceMemory {
   /// Empty where [address, address + bytes) lies in one block in use; else says what is wrong, as
   /// the end of a sentence about the access.
   std::string problem_with(const void* address, std::int64_t bytes) const;
+  /// Its bytes may be touched while an Opened of this lives: while work of the device runs.
+  GuardedRegion& pages() { return pages_; }
   std::int64_t bytes_in_use() const { return bytes_in_use_; }
 
   /// One access by a thread of block `block` of launch `launch`, to bytes in a block in use.
@@ -64,6 +66,7 @@ class DeviceMemory {
   Finding for_cells(const void* address, std::int64_t bytes, const Access& access, F&& f);
   void forget_oldest();
 
+  GuardedRegion pages_;
   Blocks blocks_;
   // Where the last access was; most accesses of a kernel are near the one before.
   mutable const Blocks::value_type* last_ = nullptr;

@@ -16,7 +16,7 @@ namespace {
 // an address and find the rest without being handed it.
 struct Driver {
   emulated::PinnedMemory pinned;
-  emulated::Scheduler scheduler;
+  emulated::Scheduler scheduler{emulated::gpu().memory.pages()};
 };
 
 Driver& driver() {

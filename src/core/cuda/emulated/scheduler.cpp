@@ -35,7 +35,7 @@ std::uint64_t mixed(std::uint64_t value) {
 
 }  // namespace
 
-Scheduler::Scheduler() = default;
+Scheduler::Scheduler(GuardedRegion& pages) : pages_(pages) {}
 Scheduler::~Scheduler() {
   if (failure_.empty()) return;
   std::fprintf(stderr, "work of the emulated device failed and nobody waited for it: %s\n",
@@ -98,6 +98,7 @@ void Scheduler::run_next(Queue& queue) {
   if (!item.work || (!failure_.empty() && !item.always)) return;
   running_ = true;
   try {
+    const Opened opened(pages_);
     item.work();
   } catch (const DeviceError& error) {
     if (failure_.empty()) failure_ = error.what();

@@ -1,16 +1,19 @@
 #pragma once
 // When the work of the emulated device's streams runs. On a GPU, work may start the moment it is
-// enqueued or long after, and streams overtake each other wherever no event holds them back. So here
-// nothing runs because it was enqueued: a seeded order, drawn anew for each seed, runs some work at
-// once, leaves the rest lying until the host waits for it, and lets streams pass each other. What the
-// host does not wait for may stay undone; what an event does not order comes in either order.
-// What the work is, and the memory it touches, are left to runtime.cpp and the kernels.
+// enqueued or long after, and streams overtake each other wherever no event holds them back. So
+// here nothing runs because it was enqueued: a seeded order, drawn anew for each seed, runs some
+// work at once, leaves the rest lying until the host waits for it, and lets streams pass each
+// other. What the host does not wait for may stay undone; what an event does not order comes in
+// either order. What the work is, and the memory it touches, are left to runtime.cpp and the
+// kernels.
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "core/cuda/emulated/guarded_region.hpp"
 
 namespace coppice::emulated {
 
@@ -23,7 +26,8 @@ class Scheduler {
     bool reached = false;
   };
 
-  Scheduler();
+  /// `pages` are open while work runs.
+  explicit Scheduler(GuardedRegion& pages);
   /// Ends the process if work has failed and nobody was told.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -61,6 +65,7 @@ class Scheduler {
   void throw_if_failed();
   std::uint64_t draw(std::uint64_t below);
 
+  GuardedRegion& pages_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::string failure_;
   std::uint64_t seed_ = 0, drawn_ = 0;
