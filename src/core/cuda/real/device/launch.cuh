@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <source_location>
 #include <type_traits>
 
 #include "core/cuda/launch_support.hpp"
@@ -16,6 +17,8 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   std::int64_t shared_bytes = 0;
+  /// Where the launch is written; names the kernel in errors. Not for callers to set.
+  std::source_location place = std::source_location::current();
 };
 
 /// Enqueues kernel(arguments...) on the stream. A grid without a block does nothing.
@@ -37,7 +40,11 @@ void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters.
   kernel<<<shape.grid, shape.block, static_cast<std::size_t>(shape.shared_bytes),
            static_cast<cudaStream_t>(cuda::native_stream(stream))>>>(
       static_cast<Parameters>(arguments)...);
-  cuda::check_device(cudaGetLastError(), "launching a kernel");
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    const auto action =
+        fmt::format("launching a kernel at {}:{}", shape.place.file_name(), shape.place.line());
+    cuda::check_device(error, action.c_str());
+  }
 }
 
 /// The block's LaunchShape::shared_bytes, aligned to 1024 bytes.
