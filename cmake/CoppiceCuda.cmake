@@ -42,13 +42,13 @@ if(COPPICE_CUDA)
 endif()
 if(COPPICE_EMULATED_DEVICE)
   target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/emulated)
-  # Until every op has its CUDA body: a call of a missing one goes to address 0.
-  target_link_options(coppice_device INTERFACE -no-pie -Wl,--unresolved-symbols=ignore-all)
 elseif(COPPICE_CUDA)
   target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/real)
   target_link_libraries(coppice_device INTERFACE CUDA::cudart)
-  target_link_options(coppice_device INTERFACE -no-pie -Wl,--unresolved-symbols=ignore-all)  # as above
 endif()
+
+# All kernels, and all test programs with the label of a CUDA device.
+add_custom_target(device_tests)
 
 # coppice_cuda_sources(TARGET file.cu...) adds kernels to a target of this folder.
 function(coppice_cuda_sources target)
@@ -57,6 +57,7 @@ function(coppice_cuda_sources target)
   endif()
   target_sources(${target} PRIVATE ${ARGN})
   target_link_libraries(${target} PRIVATE coppice_device)
+  add_dependencies(device_tests ${target})
   if(COPPICE_EMULATED_DEVICE)
     # Not vectorised: a vector load may take in a neighbour that another thread writes. And no loop
     # turned into memset or memcpy, which the compiler does not report.

@@ -29,7 +29,6 @@ endfunction()
 #              [TIMEOUT seconds] [PROCESSORS n])
 # makes one test program; every case in it becomes a CTest entry of its own. Cases with Cuda in their
 # names need a CUDA device: they get the label `cuda`, or `emulated` where the device is.
-add_custom_target(device_tests)  # programs with the labels of a CUDA device
 function(coppice_test name)
   cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;CUDA;LINK;LABELS" ${ARGN})
   if(NOT arg_LABELS)
