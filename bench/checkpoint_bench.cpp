@@ -4,6 +4,7 @@
 // parallelism cuts them. Files are put out of the system's memory before they are read. Prints rows
 // of Markdown tables, medians over repetitions.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -53,10 +54,24 @@ State state_of(Memory& memory, int count, Cut cut, int rank, int ranks) {
   return state;
 }
 
-double seconds_of(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+struct Seconds {
+  double passed = 0;
+  double worked = 0;  ///< processor time of this process and what it has started
+};
+
+double worked() {
+  double sum = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      sum += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return sum;
+}
+
+double passed() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void dd(const std::string& arguments) {
@@ -70,9 +85,9 @@ void forget_cached(const std::string& path) {
   close(file);
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
+double median(std::vector<Seconds> samples, double Seconds::*which = &Seconds::passed) {
+  std::ranges::sort(samples, {}, which);
+  return samples[samples.size() / 2].*which;
 }
 
 void run(const Options& options) {
@@ -90,17 +105,19 @@ void run(const Options& options) {
   header.kind = CheckpointKind::kCheckpoint;
   const auto timed = [&](const std::function<void()>& body) {
     world->barrier(stream);
-    return seconds_of([&] {
-      body();
-      world->barrier(stream);
-    });
+    Seconds seconds{-passed(), -worked()};
+    body();
+    seconds.worked += worked();
+    world->barrier(stream);
+    seconds.passed += passed();
+    return seconds;
   };
   const auto on_first = [&](const std::function<void()>& body) {
     return timed([&] {
       if (world->rank() == 0) body();
     });
   };
-  std::vector<double> save, load, other_load, dd_write, dd_read;
+  std::vector<Seconds> save, load, other_load, dd_write, dd_read;
   for (int i = 0; i < options.repetitions; ++i) {
     // Each writes a new file; which comes first alternates, for the one behind finds the disk busy.
     const auto save_one = [&] {
@@ -119,8 +136,8 @@ void run(const Options& options) {
     if (i % 2 == 1) save_one();
     on_first([&] { forget_cached(plain); });
     dd_read.push_back(on_first([&] { dd(fmt::format("'if={}' of=/dev/null", plain)); }));
-    std::pair<const State*, std::vector<double>*> loads[] = {{&straight, &load},
-                                                             {&resharded, &other_load}};
+    std::pair<const State*, std::vector<Seconds>*> loads[] = {{&straight, &load},
+                                                              {&resharded, &other_load}};
     if (i % 2 == 1) std::swap(loads[0], loads[1]);
     for (const auto& [which, seconds] : loads) {
       on_first([&] { forget_cached(path); });
@@ -132,12 +149,12 @@ void run(const Options& options) {
   const double megabytes = static_cast<double>(bytes) / 1e6;
   fmt::print(
       "{} ranks, {:.0f} MB, medians of {}\n\n"
-      "| | seconds | MB/s | of dd |\n|---|---|---|---|\n",
+      "| | seconds | MB/s | of dd | processor seconds of rank 0 |\n|---|---|---|---|---|\n",
       world->size(), megabytes, options.repetitions);
-  const auto row = [&](const char* what, const std::vector<double>& seconds, double reference) {
+  const auto row = [&](const char* what, const std::vector<Seconds>& seconds, double reference) {
     const double time = median(seconds);
-    fmt::print("| {} | {:.2f} | {:.0f} | {:.0f} % |\n", what, time, megabytes / time,
-               100 * reference / time);
+    fmt::print("| {} | {:.2f} | {:.0f} | {:.0f} % | {:.2f} |\n", what, time, megabytes / time,
+               100 * reference / time, median(seconds, &Seconds::worked));
   };
   row("dd, written with fsync", dd_write, median(dd_write));
   row("save", save, median(dd_write));

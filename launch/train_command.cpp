@@ -52,25 +52,32 @@ void check_outputs(const Options& options, const RunConfig& config, const Job& j
   problems.throw_if_any<ConfigError>();
 }
 
-// Where the run goes on, or nothing where it begins. What rank 0 sees of the directory counts.
-std::optional<CheckpointReader> checkpoint_to_resume(const RunConfig& config, Communicator& world) {
+// The checkpoints of the run directory. What rank 0 sees of it counts.
+CheckpointSearch search_checkpoints(const RunConfig& config, Communicator& world) {
   const fs::path directory = config.trainer.run_dir / "checkpoints";
-  const std::string found = list_checkpoints(directory).empty() ? "" : "some";
-  if (broadcast_text(world, found).empty()) return std::nullopt;
-  if (!config.resume)
+  CheckpointSearch search(directory, world);
+  if (search.has_any() && !config.resume)
     throw ConfigError({fmt::format(
         "checkpoint.resume: NEVER, but {} holds checkpoints (they would be lost). Give another "
         "run_dir, or set checkpoint.resume=AUTO to go on.",
         directory.string())});
-  NewestCheckpoint newest = find_newest_valid_checkpoint(directory, world);
-  if (!newest.reader) {
-    newest.passed_over.push_back(fmt::format(
-        "{}: no checkpoint is whole. Move them away to start anew.", directory.string()));
-    throw DataError(newest.passed_over);
+  return search;
+}
+
+// Where the run goes on, or nothing where it begins.
+std::optional<CheckpointReader> checkpoint_to_resume(CheckpointSearch& search,
+                                                     const RunConfig& config, const Job& job) {
+  if (!search.has_any()) return std::nullopt;
+  auto reader = search.next();
+  auto passed_over = search.take_passed_over();
+  if (!reader) {
+    passed_over.push_back(fmt::format("{}: no checkpoint is whole. Move them away to start anew.",
+                                      (config.trainer.run_dir / "checkpoints").string()));
+    throw DataError(passed_over);
   }
-  if (world.rank() == 0)
-    for (const auto& line : newest.passed_over) fmt::print(stderr, "{}\n", line);
-  return std::move(newest.reader);
+  if (job.is_first())
+    for (const auto& line : passed_over) fmt::print(stderr, "{}\n", line);
+  return reader;
 }
 
 std::string summary(const StepMetrics& metrics) {
@@ -92,8 +99,8 @@ struct Input {
   RunData data;
 };
 
-Input read_input(const RunConfig& config, Job& job, Communicator& world) {
-  auto checkpoint = checkpoint_to_resume(config, world);
+Input read_input(const RunConfig& config, Job& job, Communicator& world, CheckpointSearch& search) {
+  auto checkpoint = checkpoint_to_resume(search, config, job);
   const bool resumed = checkpoint.has_value();
   Input input{resumed, open_run_data(config, job, std::move(checkpoint))};
   const ModelFile& model = input.data.model;
@@ -128,22 +135,13 @@ void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs:
     fmt::print("done: {} steps; {}\n", trainer.steps(), last.string());
 }
 
-void train(const Options& options, Job& job) {
-  RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
-                                     {job.size(), job.default_threads()});
+// One run from where it begins or goes on to its end. False: the checkpoint it was to go on from is
+// damaged; nothing of it is left, and the next older one may be tried.
+bool train_from(CheckpointSearch& search, const Options& options, RunConfig& config, Job& job,
+                Communicator& world, std::optional<RunLock>& lock) {
   TrainerConfig& trainer_config = config.trainer;
   const fs::path& run_dir = trainer_config.run_dir;
-  job.set_patience(config.watchdog_seconds);
-  check_outputs(options, config, job);
-  // A run that is refused leaves no directory, so one that does not exist is locked when it is
-  // made.
-  std::optional<RunLock> lock;  // rank 0's
-  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
-  job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
-                                 config.common_text()),
-             fingerprint_of_text("--trace", options.trace.value_or(""))});
-  const auto world = job.world(config.watchdog_seconds);
-  Input input = read_input(config, job, *world);
+  Input input = read_input(config, job, world, search);
   const ModelFile& file = input.data.model;
   trainer_config.tokenizer = file.tokenizer();
 
@@ -162,7 +160,14 @@ void train(const Options& options, Job& job) {
                          if (progress) progress->update(metrics.step, summary(metrics));
                        },
                    .checkpoint_saved = {}});
-  if (input.resumed) trainer.restore(*file.checkpoint());
+  if (input.resumed) {
+    try {
+      trainer.restore(*file.checkpoint());
+    } catch (const DamagedCheckpoint& damage) {
+      search.pass_over(damage);
+      return false;
+    }
+  }
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
     trainer.settle_metrics();
@@ -171,9 +176,9 @@ void train(const Options& options, Job& job) {
       fmt::print("{} is finished: {} steps are done.{}\n", run_dir.string(), trainer.steps(),
                  limit > 0 && limit <= trainer.steps() ? " More need a larger limits.max_steps."
                                                        : " The rollouts have no more.");
-    return;
+    return true;
   }
-  lock = open_run_directory(run_dir, config.text(), std::move(lock), *world, job.mpi().host(),
+  lock = open_run_directory(run_dir, config.text(), std::move(lock), world, job.mpi().host(),
                             patience_for_run_directory(config.watchdog_seconds));
   if (job.is_first()) {
     if (input.resumed) fmt::print(stderr, "going on from {}\n", file.path().string());
@@ -183,6 +188,27 @@ void train(const Options& options, Job& job) {
   progress.reset();
   if (trace) write_trace(*options.trace, *trace, session.grid(), job.mpi().host());
   if (job.is_first()) print_end(trainer, end, steps, run_dir);
+  return true;
+}
+
+void train(const Options& options, Job& job) {
+  RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
+                                     {job.size(), job.default_threads()});
+  TrainerConfig& trainer_config = config.trainer;
+  const fs::path& run_dir = trainer_config.run_dir;
+  job.set_patience(config.watchdog_seconds);
+  check_outputs(options, config, job);
+  // A run that is refused leaves no directory, so one that does not exist is locked when it is
+  // made.
+  std::optional<RunLock> lock;  // rank 0's
+  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
+  job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
+                                 config.common_text()),
+             fingerprint_of_text("--trace", options.trace.value_or(""))});
+  const auto world = job.world(config.watchdog_seconds);
+  CheckpointSearch search = search_checkpoints(config, *world);
+  while (!train_from(search, options, config, job, *world, lock)) {
+  }
 }
 
 }  // namespace

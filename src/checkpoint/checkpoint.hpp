@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.hpp"
 #include "core/tensor.hpp"
 #include "parallel/communicator.hpp"
 #include "parallel/shard.hpp"
@@ -104,6 +105,12 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& 
                      std::span<const StateTensor> tensors, bool keep_precision,
                      Communicator& world);
 
+/// A file whose values are not those that were written, or cannot be read.
+class DamagedCheckpoint : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 /// An open file whose format, kind and header are read and whose small parts have passed their
 /// checksums. A file without checksums in its metadata (ours have them) is first read through in a
 /// child process, since damage to it can crash the HDF5 library.
@@ -130,9 +137,13 @@ class CheckpointReader {
 
   /// Compares names and shapes under /parameters with those of a model; reads no values.
   void check_parameters(std::span<const ExpectedTensor> expected) const;
-  /// Fills every `local`, converting to its dtype. First all is checked: datasets missing, extra in
-  /// a group that `wanted` names, of another shape or no float type, wrong checksums; if anything
-  /// is wrong, all of it is told and nothing loaded.
+  /// Fills every `local`, converting to its dtype. What names and shapes tell is checked first:
+  /// datasets missing, extra in a group that `wanted` names, of another shape or no float type.
+  /// Checksums are compared as values are read, where the ranks want a tensor whole.
+  ///
+  /// Errors    DataError with every such problem, DamagedCheckpoint with every dataset that is
+  /// damaged;
+  ///           after either all `wanted` are as before, or all are NaN
   void read(std::span<const StateTensor> wanted) const;
   /// Rows [begin, begin + count) (axis 0) of one dataset as stored; a scalar is one row.
   void read_stored(const StoredTensor& tensor, std::int64_t begin, std::int64_t count,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
 #include <sstream>
 #include <system_error>
 
@@ -27,25 +26,6 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   return step;
 }
 
-template <class Open>
-NewestCheckpoint newest_valid_of(const std::vector<fs::path>& oldest_first, const Open& open) {
-  NewestCheckpoint newest;
-  for (const auto& path : oldest_first | std::views::reverse) {
-    try {
-      CheckpointReader reader = open(path);
-      reader.verify();
-      newest.reader = std::move(reader);
-      break;
-    } catch (const InputError& error) {
-      const auto count = error.problems().size();
-      newest.passed_over.push_back(fmt::format(
-          "passed over {}{}", error.problems().front(),
-          count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
-    }
-  }
-  return newest;
-}
-
 }  // namespace
 
 std::string checkpoint_file_name(std::int64_t step) { return fmt::format("step_{:08}.h5", step); }
@@ -64,12 +44,11 @@ std::vector<fs::path> list_checkpoints(const fs::path& directory) {
   return paths;
 }
 
-NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory) {
-  return newest_valid_of(list_checkpoints(directory),
-                         [](const fs::path& path) { return CheckpointReader(path); });
-}
+CheckpointSearch::CheckpointSearch(const fs::path& directory)
+    : left_(list_checkpoints(directory)), has_any_(!left_.empty()) {}
 
-NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory, Communicator& world) {
+CheckpointSearch::CheckpointSearch(const fs::path& directory, Communicator& world)
+    : world_(&world) {
   // One rank looks: a directory may not look the same to all at the same time.
   std::string names;
   succeed_together(world, [&] {
@@ -77,10 +56,28 @@ NewestCheckpoint find_newest_valid_checkpoint(const fs::path& directory, Communi
     for (const auto& path : list_checkpoints(directory)) names += path.filename().string() + "\n";
   });
   std::istringstream lines(broadcast_text(world, names));
-  std::vector<fs::path> paths;
-  for (std::string name; std::getline(lines, name);) paths.push_back(directory / name);
-  return newest_valid_of(paths,
-                         [&](const fs::path& path) { return CheckpointReader(path, world); });
+  for (std::string name; std::getline(lines, name);) left_.push_back(directory / name);
+  has_any_ = !left_.empty();
+}
+
+std::optional<CheckpointReader> CheckpointSearch::next() {
+  while (!left_.empty()) {
+    const fs::path path = std::move(left_.back());
+    left_.pop_back();
+    try {
+      return world_ == nullptr ? CheckpointReader(path) : CheckpointReader(path, *world_);
+    } catch (const InputError& error) {
+      pass_over(error);
+    }
+  }
+  return std::nullopt;
+}
+
+void CheckpointSearch::pass_over(const InputError& why) {
+  const auto count = why.problems().size();
+  passed_over_.push_back(
+      fmt::format("passed over {}{}", why.problems().front(),
+                  count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
 }
 
 void remove_old_checkpoints(const fs::path& directory, std::int64_t keep) {

@@ -170,11 +170,12 @@ std::string identity_of(const std::filesystem::path& path) {
 }
 
 CheckpointFile::Copy copy_of(const std::vector<std::string>& identities, int rank) {
-  CheckpointFile::Copy copy{.sharer = 0, .sharers = 0, .copy = 0, .copies = 0};
+  CheckpointFile::Copy copy{.sharer = 0, .sharers = 0, .copy = 0, .copies = 0, .copy_of_rank = {}};
   const std::string& mine = identities[static_cast<std::size_t>(rank)];
   std::map<std::string_view, int> numbers;
   for (std::size_t i = 0; i < identities.size(); ++i) {
-    numbers.emplace(identities[i], std::ssize(numbers));
+    const auto number = numbers.emplace(identities[i], std::ssize(numbers)).first->second;
+    copy.copy_of_rank.push_back(number);
     if (identities[i] != mine) continue;
     if (static_cast<int>(i) < rank) ++copy.sharer;
     ++copy.sharers;

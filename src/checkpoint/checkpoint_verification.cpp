@@ -36,13 +36,14 @@ std::uint64_t sum_of_blocks(const Hdf5File& file, const StoredTensor& tensor, By
   const std::int64_t rows = tensor.shape.numel() == 0 ? 0 : layout::rows_of(tensor.shape);
   const std::int64_t block = layout::block_rows(tensor.shape, tensor.dtype);
   const std::int64_t row_bytes = layout::row_elements(tensor.shape) * size_of(tensor.dtype);
+  const Hdf5Rectangle rectangle = file.rectangle(tensor.dataset, tensor.dtype, whole);
   std::vector<std::byte> elements;
   std::uint64_t sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     if (begin * row_bytes < part.begin || begin * row_bytes >= part.end) continue;
     const std::int64_t count = std::min(block, rows - begin);
     elements.resize(static_cast<std::size_t>(count * row_bytes));
-    file.read_rows(tensor.dataset, tensor.dtype, whole, begin, count, elements.data());
+    rectangle.read(begin, count, elements.data());
     sum += rectangle_checksum(elements.data(), size_of(tensor.dtype), whole, begin, count);
   }
   return sum;
@@ -66,50 +67,74 @@ void CheckpointFile::check_values(const StoredTensor& tensor, Problems& problems
     problems.add("{}", no_checksum(*this, tensor));
 }
 
-void CheckpointFile::check_all(std::span<const StoredTensor* const> list,
-                               Problems& problems) const {
-  // For each copy: the sums, and behind them how many ranks could not read their part of a tensor.
-  const std::size_t width = 2 * list.size();
-  std::vector<std::uint64_t> all_sums(width * static_cast<std::size_t>(shared.copies));
-  const auto sums =
-      std::span(all_sums).subspan(width * static_cast<std::size_t>(shared.copy), width);
-  Problems mine;
-  const auto attempt = [&](std::size_t i, const auto& body) {
-    try {
-      body();
-    } catch (const DataError& error) {
-      mine.add_all(error.problems());
-      sums[list.size() + i] = 1;
-    }
-  };
-  std::vector<std::int64_t> bytes(list.size());
+void CheckpointFile::check_fit(std::span<const StoredTensor* const> list) const {
+  JointSums fits(*this, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    attempt(i, [&] {
+    fits.leave_out(i);
+    fits.add(i, [&] {
       file.check_fits(list[i]->dataset);
-      if (list[i]->checksum) bytes[i] = bytes_of(*list[i]);
+      return std::uint64_t{0};
     });
   }
+  fits.compare();
+}
+
+void CheckpointFile::check_all(std::span<const StoredTensor* const> list) const {
+  JointSums sums(*this, list);
+  std::vector<std::int64_t> bytes(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i)
+    sums.add(i, [&] {
+      file.check_fits(list[i]->dataset);
+      if (list[i]->checksum) bytes[i] = bytes_of(*list[i]);
+      return std::uint64_t{0};
+    });
   const auto total = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
   const ByteRange part = part_of(total, shared.sharer, shared.sharers);
   std::int64_t before = 0;
   for (std::size_t i = 0; i < list.size(); before += bytes[i++]) {
     if (bytes[i] == 0) continue;
-    attempt(i, [&] {
-      sums[i] = sum_of_blocks(file, *list[i], {part.begin - before, part.end - before});
+    sums.add(i, [&] {
+      return sum_of_blocks(file, *list[i], {part.begin - before, part.end - before});
     });
   }
-  if (world != nullptr) sum_modulo_2_64(*world, all_sums);
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (shared.sharer != 0) continue;  // one tells it for all
-    const bool was_read = sums[list.size() + i] == 0;
-    if (was_read && list[i]->checksum && sums[i] != *list[i]->checksum)
-      mine.add("{}", no_checksum(*this, *list[i]));
-  }
-  if (world == nullptr) return problems.add_all(mine.lines());
+  sums.compare();
+}
+
+JointSums::JointSums(const CheckpointFile& file, std::span<const StoredTensor* const> list)
+    : file_(file),
+      list_(list),
+      sums_(2 * list.size() * static_cast<std::size_t>(file.shared.copies)),
+      left_out_(list.size()) {}
+
+// This rank's copy.
+std::span<std::uint64_t> JointSums::own() {
+  const std::size_t width = 2 * list_.size();
+  return std::span(sums_).subspan(width * static_cast<std::size_t>(file_.shared.copy), width);
+}
+
+void JointSums::add(std::size_t i, const std::function<std::uint64_t()>& part) {
   try {
-    succeed_together(*world, [&] { mine.throw_if_any<DataError>(); });
+    own()[i] += part();
   } catch (const DataError& error) {
-    problems.add_all(error.problems());
+    mine_.add_all(error.problems());
+    own()[list_.size() + i] = 1;
+  }
+}
+
+void JointSums::compare() {
+  Communicator* const world = file_.world;
+  if (world != nullptr) sum_modulo_2_64(*world, sums_);
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (file_.shared.sharer != 0 || left_out_[i]) continue;  // one tells it for all
+    const bool was_read = own()[list_.size() + i] == 0;
+    if (was_read && list_[i]->checksum && own()[i] != *list_[i]->checksum)
+      mine_.add("{}", no_checksum(file_, *list_[i]));
+  }
+  if (world == nullptr) return mine_.throw_if_any<DamagedCheckpoint>();
+  try {
+    succeed_together(*world, [&] { mine_.throw_if_any<DataError>(); });
+  } catch (const DataError& error) {
+    throw DamagedCheckpoint(error.problems());
   }
 }
 
@@ -117,9 +142,7 @@ void CheckpointReader::verify(std::string_view group) {
   std::vector<const StoredTensor*> list;
   for (const auto& tensor : state_->tensors)
     if (tensor.dataset.starts_with(group)) list.push_back(&tensor);
-  Problems problems;
-  state_->check_all(list, problems);
-  problems.throw_if_any<DataError>();
+  state_->check_all(list);
   if (group == "/") state_->verified = true;
 }
 

@@ -20,6 +20,7 @@ Handle creation_properties(hid_t kind) {
 namespace {
 
 using hdf5::Handle;
+using hdf5::open_dataset;
 namespace fs = std::filesystem;
 
 // More than this is not read from a compressed text: its true size is not bounded by the file's.
@@ -34,25 +35,6 @@ Handle space_of(const Shape& shape) {
     extents[static_cast<std::size_t>(axis)] = static_cast<hsize_t>(shape[axis]);
   }
   return Handle(H5Screate_simple(shape.rank(), extents.data(), nullptr));
-}
-
-// Rows [row_begin, row_begin + row_count) of a rectangle as a selection in the file, and the shape
-// of what they are in memory.
-struct Selection {
-  Handle file, memory;
-};
-Selection select_rows(const Shard& shard, std::int64_t row_begin, std::int64_t row_count) {
-  Handle file = space_of(shard.global_shape);
-  if (shard.global_shape.rank() == 0) return {std::move(file), space_of(shard.local_shape)};
-  const Shape block = shard.local_shape.with(0, row_count);
-  Extents offset{}, count{};
-  for (int axis = 0; axis < block.rank(); ++axis) {
-    const auto at = static_cast<std::size_t>(axis);
-    offset[at] = static_cast<hsize_t>(shard.global_offset[axis] + (axis == 0 ? row_begin : 0));
-    count[at] = static_cast<hsize_t>(block[axis]);
-  }
-  H5Sselect_hyperslab(file, H5S_SELECT_SET, offset.data(), nullptr, count.data(), nullptr);
-  return {std::move(file), space_of(block)};
 }
 
 // Contiguous, and no fill value written before the data.
@@ -70,17 +52,6 @@ Handle create_dataset(hid_t file, const fs::path& shown, const std::string& data
   Handle made(H5Dcreate2(file, dataset.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT));
   if (made < 0) hdf5::throw_writing(shown, dataset, "cannot be made");
   return made;
-}
-
-Handle open_dataset(hid_t file, const fs::path& shown, const std::string& dataset) {
-  Handle opened(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT));
-  if (opened < 0) hdf5::throw_reading(shown, dataset, "is no dataset or is damaged");
-  // Data elsewhere would be neither checked nor carried along with the file.
-  const Handle properties(H5Dget_create_plist(opened));
-  const bool here = properties >= 0 && H5Pget_layout(properties) != H5D_VIRTUAL &&
-                    H5Pget_external_count(properties) == 0;
-  if (!here) hdf5::throw_reading(shown, dataset, "keeps its data in another file");
-  return opened;
 }
 
 // True for little-endian IEEE binary16, which HDF5 1.10 has no name for.
@@ -109,6 +80,32 @@ void describe_number(hid_t type, bool marked_bf16, Hdf5DatasetInfo& info) {
 }
 
 }  // namespace
+
+hdf5::Selection hdf5::select_rows(const Shard& shard, std::int64_t row_begin,
+                                  std::int64_t row_count) {
+  Handle file = space_of(shard.global_shape);
+  if (shard.global_shape.rank() == 0) return {std::move(file), space_of(shard.local_shape)};
+  const Shape block = shard.local_shape.with(0, row_count);
+  Extents offset{}, count{};
+  for (int axis = 0; axis < block.rank(); ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    offset[at] = static_cast<hsize_t>(shard.global_offset[axis] + (axis == 0 ? row_begin : 0));
+    count[at] = static_cast<hsize_t>(block[axis]);
+  }
+  H5Sselect_hyperslab(file, H5S_SELECT_SET, offset.data(), nullptr, count.data(), nullptr);
+  return {std::move(file), space_of(block)};
+}
+
+Handle hdf5::open_dataset(hid_t file, const fs::path& shown, const std::string& dataset) {
+  Handle opened(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT));
+  if (opened < 0) hdf5::throw_reading(shown, dataset, "is no dataset or is damaged");
+  // Data elsewhere would be neither checked nor carried along with the file.
+  const Handle properties(H5Dget_create_plist(opened));
+  const bool here = properties >= 0 && H5Pget_layout(properties) != H5D_VIRTUAL &&
+                    H5Pget_external_count(properties) == 0;
+  if (!here) hdf5::throw_reading(shown, dataset, "keeps its data in another file");
+  return opened;
+}
 
 Handle hdf5::type_of(DType dtype) {
   switch (dtype) {
@@ -163,7 +160,7 @@ void Hdf5File::write_rows(const std::string& dataset, DType dtype, const Shard& 
                           std::int64_t row_begin, std::int64_t row_count,
                           const std::byte* elements) {
   const Handle opened = open_dataset(file_, shown_, dataset);
-  const Selection rows = select_rows(shard, row_begin, row_count);
+  const hdf5::Selection rows = hdf5::select_rows(shard, row_begin, row_count);
   const Handle type = hdf5::type_of(dtype);
   if (H5Dwrite(opened, type, rows.memory, rows.file, H5P_DEFAULT, elements) < 0) {
     hdf5::throw_writing(shown_, dataset, "cannot be written");
@@ -259,17 +256,6 @@ std::string Hdf5File::read_text_or_bytes(const std::string& dataset) const {
   }
   if (!good) hdf5::throw_reading(shown_, dataset, "cannot be read");
   return text;
-}
-
-void Hdf5File::read_rows(const std::string& dataset, DType dtype, const Shard& shard,
-                         std::int64_t row_begin, std::int64_t row_count,
-                         std::byte* elements) const {
-  const Handle opened = open_dataset(file_, shown_, dataset);
-  const Selection rows = select_rows(shard, row_begin, row_count);
-  const Handle type = hdf5::type_of(dtype);
-  if (H5Dread(opened, type, rows.memory, rows.file, H5P_DEFAULT, elements) < 0) {
-    hdf5::throw_reading(shown_, dataset, "cannot be read");
-  }
 }
 
 }  // namespace coppice

@@ -32,6 +32,24 @@ enum class Hdf5Allocation {
   kAtOnce,  ///< so that others may write its elements without the library
 };
 
+/// A rectangle of one dataset of a file that is read, which must outlive it.
+///
+/// Errors    DataError
+class Hdf5Rectangle {
+ public:
+  ~Hdf5Rectangle();
+  Hdf5Rectangle(Hdf5Rectangle&&) noexcept;
+
+  /// Rows [row_begin, row_begin + row_count), contiguous, in the dataset's own dtype.
+  void read(std::int64_t row_begin, std::int64_t row_count, std::byte* elements) const;
+
+ private:
+  friend class Hdf5File;
+  struct State;
+  explicit Hdf5Rectangle(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
 /// One open file.
 ///
 /// Layout    written with library bounds V110 (checksummed metadata), datasets contiguous, strings
@@ -87,8 +105,8 @@ class Hdf5File {
   void check_fits(const std::string& dataset) const;
   /// A kText or kBytes dataset whole.
   std::string read_text_or_bytes(const std::string& dataset) const;
-  void read_rows(const std::string& dataset, DType dtype, const Shard& shard,
-                 std::int64_t row_begin, std::int64_t row_count, std::byte* elements) const;
+  /// `dtype` is the dataset's own.
+  Hdf5Rectangle rectangle(const std::string& dataset, DType dtype, const Shard& shard) const;
 
  private:
   Hdf5File(std::int64_t file, std::filesystem::path shown, std::int64_t bytes)

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/dtype.hpp"
+#include "parallel/shard.hpp"
 
 namespace coppice::hdf5 {
 
@@ -45,6 +46,16 @@ Handle creation_properties(hid_t kind);
                                 std::string_view what);
 [[noreturn]] void throw_writing(const std::filesystem::path& file, const std::string& object,
                                 std::string_view what);
+
+/// A dataset whose data lie in this file; DataError for any other.
+Handle open_dataset(hid_t file, const std::filesystem::path& shown, const std::string& dataset);
+
+/// Rows [row_begin, row_begin + row_count) of a rectangle as a selection in the file, and the shape
+/// of what they are in memory.
+struct Selection {
+  Handle file, memory;
+};
+Selection select_rows(const Shard& shard, std::int64_t row_begin, std::int64_t row_count);
 
 /// The file type of a tensor's elements, which is also the memory type: nothing converts.
 Handle type_of(DType dtype);

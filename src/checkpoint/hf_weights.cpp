@@ -6,7 +6,7 @@
 #include <set>
 
 #include "checkpoint/layout.hpp"
-#include "checkpoint/rectangle_runs.hpp"
+#include "checkpoint/rectangle_bytes.hpp"
 #include "core/convert.hpp"
 
 namespace coppice {
@@ -44,35 +44,6 @@ bool passed_over(const SafetensorsModel& model, const std::string& name, TiedHea
   return true;
 }
 
-// The bytes of one tensor, asked for at rising offsets.
-class TensorBytes {
- public:
-  // `pitch`: bytes from one run to the next where runs are parts of rows.
-  TensorBytes(const SafetensorsModel::Source& source, std::int64_t pitch, bool whole_rows)
-      : source_(source), windowed_(!whole_rows && pitch <= kLargestPitch) {}
-
-  void read(std::int64_t offset, std::span<std::byte> target) {
-    if (!windowed_) return source_.read(offset, target);
-    if (offset < begin_ || offset + std::ssize(target) > begin_ + std::ssize(window_)) {
-      window_.resize(
-          static_cast<std::size_t>(std::min(kWindowBytes, source_.entry->bytes - offset)));
-      source_.read(offset, window_);
-      begin_ = offset;
-    }
-    std::memcpy(target.data(), window_.data() + (offset - begin_), target.size());
-  }
-
- private:
-  // Two pages: a disk reads what lies between such runs anyway, and one request for each would be
-  // many. The window holds many rows, and every run.
-  static constexpr std::int64_t kLargestPitch = 8 << 10, kWindowBytes = 256 << 10;
-
-  const SafetensorsModel::Source& source_;
-  bool windowed_;
-  std::vector<std::byte> window_;
-  std::int64_t begin_ = 0;
-};
-
 // One rectangle, converted block by block where the file's type is another.
 void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
   const Shard& shard = tensor.shard;
@@ -84,21 +55,18 @@ void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
   if (local.numel() == 0) return;
   const std::int64_t rows = layout::rows_of(local), row = layout::row_elements(local);
   const std::int64_t width = size_of(weight.dtype);
-  const std::int64_t whole_row = layout::row_elements(shard.global_shape);
   const DType wanted = tensor.local.dtype();
   const bool converts = weight.dtype != wanted;
   const std::int64_t block = converts ? layout::block_rows(local, weight.dtype) : rows;
   std::vector<std::byte> stored(
       static_cast<std::size_t>(converts ? std::min(block, rows) * row * width : 0));
-  TensorBytes bytes(weight.source, whole_row * width, row == whole_row);
+  RectangleBytes bytes(shard, width, [&](std::int64_t offset, std::span<std::byte> target) {
+    weight.source.read(offset, target);
+  });
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
     std::byte* target = tensor.local.bytes() + begin * row * size_of(wanted);
-    std::byte* read_into = converts ? stored.data() : target;
-    for_each_run(shard, begin, count, [&](const ElementRun& run) {
-      bytes.read(run.global * width,
-                 {read_into + run.local * width, static_cast<std::size_t>(run.count * width)});
-    });
+    bytes.read(begin, count, converts ? stored.data() : target);
     if (converts) convert_elements(weight.dtype, stored.data(), wanted, target, count * row);
   }
 }

@@ -66,18 +66,13 @@ bool is_inside(const Shard& shard) {
   return true;
 }
 
-}  // namespace
-
-std::vector<JointTensor> join_tensors(Communicator& world, std::span<const StateTensor> mine,
-                                      std::span<const DType> dtypes) {
-  std::string text;
-  succeed_together(world, [&] { text = packed(mine, dtypes); });
+// What the texts of all ranks say, in rank order.
+std::vector<JointTensor> unpacked(const std::vector<std::string>& texts) {
   std::vector<JointTensor> joint;
   std::map<std::string, std::size_t> places;
-  const auto texts = all_gather_texts(world, text);
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string& all = texts[static_cast<std::size_t>(rank)];
-    for (std::size_t at = 0; at < all.size();) {
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::string& all = texts[rank];
+    for (std::size_t at = 0, place = 0; at < all.size(); ++place) {
       Record record;
       std::memcpy(&record, all.data() + at, sizeof(record));
       const auto name_size = static_cast<std::size_t>(record.name_size);
@@ -86,16 +81,47 @@ std::vector<JointTensor> join_tensors(Communicator& world, std::span<const State
       const Shard shard{shape_of(record.global, record.axes), shape_of(record.offset, record.axes),
                         shape_of(record.local, record.axes)};
       const auto dtype = static_cast<DType>(record.dtype);
-      const auto [place, is_new] = places.try_emplace(name, joint.size());
+      const auto [known, is_new] = places.try_emplace(name, joint.size());
       if (is_new) joint.push_back({name, dtype, shard.global_shape, {}});
-      JointTensor& tensor = joint[place->second];
+      JointTensor& tensor = joint[known->second];
       COPPICE_CHECK(tensor.dtype == dtype && tensor.shape == shard.global_shape,
                     "{}: rank {} holds {} of {}, a rank before it {} of {}", name, rank,
                     name_of(dtype), shard.global_shape, name_of(tensor.dtype), tensor.shape);
-      if (shard.local_shape.numel() > 0) tensor.pieces.push_back({rank, shard});
+      if (shard.local_shape.numel() > 0)
+        tensor.pieces.push_back({static_cast<int>(rank), place, shard});
     }
   }
   return joint;
+}
+
+}  // namespace
+
+std::vector<JointTensor> join_tensors(Communicator& world, std::span<const StateTensor> mine,
+                                      std::span<const DType> dtypes) {
+  std::string text;
+  succeed_together(world, [&] { text = packed(mine, dtypes); });
+  return unpacked(all_gather_texts(world, text));
+}
+
+std::vector<JointTensor> list_tensors(std::span<const StateTensor> all,
+                                      std::span<const DType> dtypes) {
+  return unpacked({packed(all, dtypes)});
+}
+
+std::optional<std::vector<JointTensor::Piece>> cover_of(
+    const Shape& shape, std::span<const JointTensor::Piece> pieces) {
+  std::vector<JointTensor::Piece> firsts;
+  std::int64_t elements = 0;
+  for (const auto& piece : pieces) {
+    const auto is_like = [&](const auto& other) { return other.shard == piece.shard; };
+    if (std::ranges::any_of(firsts, is_like)) continue;
+    const auto meets = [&](const auto& other) { return overlap(other.shard, piece.shard); };
+    if (!is_inside(piece.shard) || std::ranges::any_of(firsts, meets)) return std::nullopt;
+    elements += piece.shard.local_shape.numel();
+    firsts.push_back(piece);
+  }
+  if (elements != shape.numel()) return std::nullopt;
+  return firsts;
 }
 
 void check_cover(const JointTensor& tensor) {

@@ -135,6 +135,12 @@ void remove_leftovers(const fs::path& directory) {
   }
 }
 
+void begin_write_out(int descriptor, std::int64_t offset, std::int64_t count) {
+  const int saved = errno;
+  sync_file_range(descriptor, offset, count, SYNC_FILE_RANGE_WRITE);
+  errno = saved;
+}
+
 void write_at(int descriptor, std::int64_t offset, const void* bytes, std::int64_t count,
               const fs::path& path) {
   const auto* from = static_cast<const char*>(bytes);

@@ -2,7 +2,9 @@
 // A file or a directory that appears whole or not at all: it grows under a temporary name beside
 // its place, is flushed to disk and then renamed. What a killed run leaves behind is recognised by
 // its name and by a lock that died with the run.
+#include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 namespace coppice {
 
@@ -54,6 +56,11 @@ void write_file_atomically(const std::filesystem::path& target, std::string_view
 
 /// Removes what dead runs left in `directory` under temporary names of this program.
 void remove_leftovers(const std::filesystem::path& directory);
+
+/// Asks the system to begin bringing what was written there to disk, and does not wait: the flush
+/// at the end then finds little left to do. No more than a hint; where it is not known, nothing is
+/// lost.
+void begin_write_out(int descriptor, std::int64_t offset, std::int64_t count);
 
 /// `bytes` at `offset` of an open file, whole. `path` is for the message.
 void write_at(int descriptor, std::int64_t offset, const void* bytes, std::int64_t count,

@@ -48,15 +48,25 @@ class SharedFile {
   SharedFile& operator=(const SharedFile&) = delete;
 
   /// A rectangle of the tensor whose elements begin at `offset`; returns its checksum.
-  std::uint64_t write(const StateTensor& tensor, DType stored, std::int64_t offset) const {
+  std::uint64_t write(const StateTensor& tensor, DType stored, std::int64_t offset) {
     const std::int64_t size = size_of(stored);
-    return in_stored_blocks(tensor.dataset, stored, tensor.shard, tensor.local,
-                            [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
-                              for_each_run(tensor.shard, begin, count, [&](const ElementRun& run) {
-                                write_at(descriptor_, offset + run.global * size,
-                                         rows + run.local * size, run.count * size, shown_);
-                              });
-                            });
+    std::int64_t first = -1, end = 0;
+    const auto sum = in_stored_blocks(
+        tensor.dataset, stored, tensor.shard, tensor.local,
+        [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
+          for_each_run(tensor.shard, begin, count, [&](const ElementRun& run) {
+            const std::int64_t at = offset + run.global * size;
+            write_at(descriptor_, at, rows + run.local * size, run.count * size, shown_);
+            if (first < 0) first = at;
+            end = at + run.count * size;
+          });
+        });
+    // One tensor later: pages that hold parts of several ranks are to be whole by then, or they go
+    // to disk more than once.
+    if (last_end_ > last_first_) begin_write_out(descriptor_, last_first_, last_end_ - last_first_);
+    last_first_ = first;
+    last_end_ = end;
+    return sum;
   }
   /// To disk: the flush of rank 0 does not reach the memory of other hosts.
   void flush() const {
@@ -66,6 +76,7 @@ class SharedFile {
  private:
   fs::path shown_;
   int descriptor_;
+  std::int64_t last_first_ = 0, last_end_ = 0;  // what the last rectangle spans of the file
 };
 
 // What rank 0 tells the others of the file it has laid out.
@@ -107,7 +118,7 @@ std::vector<std::uint64_t> write_together(const FilePlan& plan, const fs::path& 
   for (std::size_t i = 0; i < all.size(); ++i) places[all[i].dataset] = i;
   std::vector<std::uint64_t> sums(all.size());
   succeed_together(world, [&] {
-    const SharedFile file(plan.temporary, path);
+    SharedFile file(plan.temporary, path);
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const std::size_t place = places.at(mine[i].dataset);
       sums[place] += file.write(mine[i], dtypes[i], plan.offsets[place]);

@@ -62,6 +62,7 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
 }
 
 std::optional<StepMetrics> Trainer::step() {
+  COPPICE_CHECK(has_weights_, "a step after a restore that failed");
   grid_.activity().step = state_.step + 1;
   TraceScope scope(ctx_.trace, TraceKind::kStep, "step", {.index = state_.step + 1});
   Stopwatch clock(ctx_.stream);

@@ -44,7 +44,9 @@ class Trainer {
 
   /// Goes on from a checkpoint that a trainer wrote: weights, moments, counters, place in the data.
   ///
-  /// Errors    DataError with every problem of the file
+  /// Errors    DataError with every problem of the file; DamagedCheckpoint where its values are not
+  /// those
+  ///           that were written: then only another restore may follow
   void restore(const CheckpointReader& checkpoint);
 
   /// Puts back the metrics line of a restored run's last step, if the run died between its
@@ -99,6 +101,7 @@ class Trainer {
   std::optional<StepBatch> batch_;  // in flight, between updates with the same groups
   std::optional<MetricsFile> metrics_file_;
   std::int64_t saved_step_ = 0;
+  bool has_weights_ = true;  // not after a restore that failed
 };
 
 }  // namespace coppice

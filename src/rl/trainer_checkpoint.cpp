@@ -26,6 +26,7 @@ void Trainer::on_first_rank(const std::function<void()>& body) {
 }
 
 void Trainer::save() {
+  COPPICE_CHECK(has_weights_, "a save after a restore that failed");
   const Phase phase(ctx_, grid_.activity(), "checkpoint");
   CheckpointHeader header{.kind = CheckpointKind::kCheckpoint,
                           .step = state_.step,
@@ -54,7 +55,9 @@ void Trainer::restore(const CheckpointReader& checkpoint) {
   const CheckpointHeader& header = checkpoint.header();
   const TrainerState state =
       trainer_state_from_json(header.trainer_json, checkpoint.path().string());
+  has_weights_ = false;
   checkpoint.read(joined(parameter_tensors(parameters_), moment_tensors(optimizer_)));
+  has_weights_ = true;
   optimizer_.set_applied_steps(header.optimizer_step);
 
   state_ = state;

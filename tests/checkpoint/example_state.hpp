@@ -1,5 +1,7 @@
 #pragma once
 // A small run's state for checkpoint tests: two parameters with their moments, and a header.
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
@@ -48,6 +50,22 @@ inline ExampleState example_state(TestContext& context, DType dtype, bool values
     }
   }
   return state;
+}
+
+/// Still ones, as where a load was refused before it began.
+template <class State>
+bool untouched(const State& state) {
+  return std::ranges::all_of(state.tensors, [](const Tensor& tensor) {
+    return std::ranges::all_of(values_of(tensor), [](double value) { return value == 1.0; });
+  });
+}
+
+/// All NaN, as where damage was met on the way.
+template <class State>
+bool spoilt(const State& state) {
+  return std::ranges::all_of(state.tensors, [](const Tensor& tensor) {
+    return std::ranges::all_of(values_of(tensor), [](double value) { return std::isnan(value); });
+  });
 }
 
 }  // namespace coppice::test

@@ -34,7 +34,7 @@ std::vector<nlohmann::json> timeless_lines(const std::filesystem::path& run_dir)
 }
 
 CheckpointReader newest(const std::filesystem::path& run_dir) {
-  return std::move(*find_newest_valid_checkpoint(run_dir / "checkpoints").reader);
+  return CheckpointSearch(run_dir / "checkpoints").next().value();
 }
 
 struct Case {
@@ -109,6 +109,30 @@ TEST(TrainerRun, ResumesFromAnEarlierCheckpointAndRewritesTheLinesBehindIt) {
   EXPECT_EQ(again.trainer().steps(), 2);
   again.trainer().run();
   EXPECT_EQ(timeless_lines(whole.run_dir()).size(), 6u);
+}
+
+// Seen red: the flag set back before the read.
+TEST(TrainerRun, ADamagedCheckpointLeavesNothingToTrainOnUntilAnotherIsRestored) {
+  TrainerConfig config = tiny_trainer_config();
+  config.checkpoint.every_steps = 2;
+  config.checkpoint.keep_last = 10;
+  TrainingRun whole(tiny_rollouts(), config, {.epochs = 3});
+  whole.trainer().run();
+  const auto newest_file = whole.run_dir() / "checkpoints" / "step_00000006.h5";
+  std::string bytes = test::read_file(newest_file);
+  bytes[bytes.size() / 2] ^= 1;
+  test::write_file(newest_file, bytes);
+
+  TrainingRun again(tiny_rollouts(), config, {.epochs = 3}, &whole.run_dir());
+  CheckpointSearch search(whole.run_dir() / "checkpoints");
+  EXPECT_THROW(again.trainer().restore(search.next().value()), DamagedCheckpoint);
+  EXPECT_THROW(again.trainer().step(), ContractError);
+  EXPECT_THROW(again.trainer().save(), ContractError);
+  again.trainer().restore(search.next().value());
+  EXPECT_EQ(again.trainer().steps(), 4);
+  again.trainer().run();
+  EXPECT_EQ(again.weights(), whole.weights());
+  EXPECT_EQ(again.moments(), whole.moments());
 }
 
 TEST(TrainerRun, SavesEveryFewStepsAndAtTheEndAndKeepsTheLast) {
