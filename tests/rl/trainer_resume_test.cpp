@@ -116,11 +116,16 @@ TEST(TrainerRun, ADamagedCheckpointLeavesNothingToTrainOnUntilAnotherIsRestored)
   TrainerConfig config = tiny_trainer_config();
   config.checkpoint.every_steps = 2;
   config.checkpoint.keep_last = 10;
+  config.checkpoint.keep_precision = true;
   TrainingRun whole(tiny_rollouts(), config, {.epochs = 3});
   whole.trainer().run();
   const auto newest_file = whole.run_dir() / "checkpoints" / "step_00000006.h5";
   std::string bytes = test::read_file(newest_file);
-  bytes[bytes.size() / 2] ^= 1;
+  const auto weights = whole.weights();
+  const auto at = bytes.find(
+      std::string(reinterpret_cast<const char*>(weights.data()), 4 * sizeof(weights[0])));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] ^= 1;
   test::write_file(newest_file, bytes);
 
   TrainingRun again(tiny_rollouts(), config, {.epochs = 3}, &whole.run_dir());
