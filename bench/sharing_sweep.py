@@ -61,7 +61,8 @@ def main():
             flops = {side: found[side][0]["executed_flops"] for side in SIDES}
             ratio = times["REPEATED"] / times["GROUPED"]
             bound = flops["REPEATED"] / flops["GROUPED"]
-            auto = runs.plan(prefix, options.response, group_size, flags("AUTO"))["sharing"]
+            planned = runs.plan(prefix, options.response, group_size, flags("AUTO"))
+            auto = planned["total"]["sharing"]
             print(f"| {prefix} | {prefix / options.response:g} | {group_size} "
                   f"| {times['REPEATED']:.2f} | {times['GROUPED']:.2f} | {ratio:.2f} | {bound:.2f} "
                   f"| {100 * ratio / bound:.0f} % | {wholes['REPEATED'] / wholes['GROUPED']:.2f} "
