@@ -24,7 +24,15 @@ if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA_STANDARD 20)
-  find_package(CUDAToolkit REQUIRED)
+  # By hand: the module FindCUDAToolkit of CMake 3.25 fails on a toolkit 13 that has no NVTX.
+  get_filename_component(toolkit ${CMAKE_CUDA_COMPILER} REALPATH)
+  get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
+  find_path(COPPICE_CUDA_INCLUDE cuda_runtime_api.h PATHS ${toolkit}/include
+            ${toolkit}/targets/x86_64-linux/include REQUIRED NO_DEFAULT_PATH)
+  foreach(library cudart cublasLt)
+    find_library(COPPICE_CUDA_${library} ${library} PATHS ${toolkit}/lib64 ${toolkit}/lib
+                 ${toolkit}/targets/x86_64-linux/lib REQUIRED NO_DEFAULT_PATH)
+  endforeach()
   # 90a holds what only this chip has; the PTX is for chips that do not exist yet.
   set(coppice_cuda_flags
       -gencode=arch=compute_80,code=sm_80
@@ -44,7 +52,8 @@ if(COPPICE_EMULATED_DEVICE)
   target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/emulated)
 elseif(COPPICE_CUDA)
   target_include_directories(coppice_device INTERFACE ${PROJECT_SOURCE_DIR}/src/core/cuda/real)
-  target_link_libraries(coppice_device INTERFACE CUDA::cudart)
+  target_include_directories(coppice_device SYSTEM INTERFACE ${COPPICE_CUDA_INCLUDE})
+  target_link_libraries(coppice_device INTERFACE ${COPPICE_CUDA_cudart})
 endif()
 
 # All kernels, and all test programs with the label of a CUDA device.
