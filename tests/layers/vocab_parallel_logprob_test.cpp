@@ -10,94 +10,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "layers/support.hpp"
+#include "layers/head_support.hpp"
 #include "reference/finite_differences.hpp"
 #include "reference/naive_layers.hpp"
-#include "reference/naive_logprob.hpp"
 
 namespace coppice {
 namespace {
 
 using test::bit_equal;
+using test::edges_of;
+using test::GivenLogits;
+using test::mixed_edges;
+using test::numbers;
+using test::Numbers;
+using test::reference_edges;
 using test::relative_difference;
 using test::tolerance;
 using test::values_of;
-using Numbers = std::vector<double>;
 
 COPPICE_BACKENDS_TEST(Head);
 COPPICE_LAYER_TEST(HeadMemory);
-
-/// `edges_of_row[r]` targets of head row r.
-HeadEdges edges_of(const std::vector<std::vector<std::int32_t>>& edges_of_row) {
-  HeadEdges edges;
-  for (std::size_t r = 0; r < edges_of_row.size(); ++r) {
-    edges.rows.push_back(static_cast<std::int64_t>(3 * r));
-    edges.targets.insert(edges.targets.end(), edges_of_row[r].begin(), edges_of_row[r].end());
-    edges.edge_begin.push_back(std::ssize(edges.targets));
-  }
-  return edges;
-}
-
-/// Rows with one, several and repeated targets; the first row stands for the last prefix row.
-HeadEdges mixed_edges(std::int64_t rows, std::int64_t vocabulary) {
-  std::vector<std::vector<std::int32_t>> targets;
-  const auto last = static_cast<std::int32_t>(vocabulary - 1);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const auto t = static_cast<std::int32_t>(r * 5 % vocabulary);
-    if (r % 3 == 0) {
-      targets.push_back({t, last, t, 0, t});
-    } else {
-      targets.push_back({t});
-    }
-  }
-  return edges_of(targets);
-}
-
-std::vector<reference::LogprobEdge> reference_edges(const HeadEdges& edges) {
-  std::vector<reference::LogprobEdge> list;
-  for (std::int64_t r = 0; r < edges.row_count(); ++r) {
-    const auto at = static_cast<std::size_t>(r);
-    for (auto i = edges.edge_begin[at]; i < edges.edge_begin[at + 1]; ++i) {
-      list.push_back({r, edges.targets[static_cast<std::size_t>(i)]});
-    }
-  }
-  return list;
-}
-
-Numbers numbers(std::string_view name, std::int64_t count) {
-  const RandomStream stream(3, name);
-  Numbers values;
-  for (std::int64_t i = 0; i < count; ++i) {
-    values.push_back(stream.normal(static_cast<std::uint64_t>(i)));
-  }
-  return values;
-}
-
-struct HeadResult {
-  Numbers logprobs, entropies;
-  Tensor dx, dweight;
-};
-
-/// Fused, with c and e given beforehand.
-HeadResult run(test::TestContext& test, ConstTensorView x, ConstTensorView weight,
-               const HeadEdges& edges, double temperature, std::int64_t chunk_rows,
-               const Numbers& c, const Numbers& e,
-               const std::optional<VocabRanks>& vocabulary = std::nullopt) {
-  const auto count = static_cast<std::size_t>(edges.edge_count());
-  HeadResult result{Numbers(count), Numbers(count), test.filled(x.dtype(), x.shape(), 9.0),
-                    test.filled(accumulation_of(x.dtype()), weight.shape(), 0.5)};
-  logprob_forward_backward(
-      test.ctx(), x, weight, edges, temperature, chunk_rows,
-      [&](std::int64_t first_edge, std::span<const double> logprobs, std::span<const double>,
-          std::span<double> c_out, std::span<double> e_out) {
-        for (std::size_t i = 0; i < logprobs.size(); ++i) {
-          c_out[i] = c[static_cast<std::size_t>(first_edge) + i];
-          e_out[i] = e[static_cast<std::size_t>(first_edge) + i];
-        }
-      },
-      result.logprobs, result.entropies, result.dx, result.dweight.view(), vocabulary);
-  return result;
-}
 
 // z = (0, ln 3): p = (1/4, 3/4). Target 1: logprob ln(3/4). H = ln 4 - (3/4) ln 3.
 // c = 1: dz = (-1/4, 1/4). e = 1: dz_0 = -(1/4)(ln(1/4) + H) = (3/16) ln 3 = -dz_1.
@@ -106,12 +38,12 @@ TEST_P(Head, EqualsTwoTokensWorkedByHand) {
   const Tensor x = test_.filled(dtype(), {1, 1}, 1.0);
   const Tensor weight = test_.from(dtype(), {2, 1}, {0, ln3});
   const auto edges = edges_of({{1}});
-  const auto by_logprob = run(test_, x, weight, edges, 1.0, 1, {1.0}, {0.0});
+  const auto by_logprob = test::run_head(test_, x, weight, edges, 1.0, 1, {1.0}, {0.0});
   EXPECT_NEAR(by_logprob.logprobs[0], std::log(0.75), tolerance(dtype()));
   EXPECT_NEAR(by_logprob.entropies[0], std::log(4.0) - 0.75 * ln3, tolerance(dtype()));
   EXPECT_LE(relative_difference(values_of(by_logprob.dweight), {0.25, 0.75}), tolerance(dtype()));
   EXPECT_LE(relative_difference(values_of(by_logprob.dx), {0.25 * ln3}), tolerance(dtype()));
-  const auto by_entropy = run(test_, x, weight, edges, 1.0, 1, {0.0}, {1.0});
+  const auto by_entropy = test::run_head(test_, x, weight, edges, 1.0, 1, {0.0}, {1.0});
   const double dz = 3.0 / 16 * ln3;
   EXPECT_LE(relative_difference(values_of(by_entropy.dweight), {0.5 + dz, 0.5 - dz}),
             tolerance(dtype()));
@@ -147,7 +79,7 @@ TEST_P(Head, EqualsTheReferenceForEveryVocabularyChunkAndTemperature) {
       for (const std::int64_t chunk_rows : {1, 3, 8, 100}) {
         SCOPED_TRACE(fmt::format("vocabulary {}, temperature {}, chunks of {}", vocabulary,
                                  temperature, chunk_rows));
-        const auto result = run(test_, x, weight, edges, temperature, chunk_rows, c, e);
+        const auto result = test::run_head(test_, x, weight, edges, temperature, chunk_rows, c, e);
         // A logit has K = width terms and is at most about 4 sqrt(K) large; its error passes into a
         // log-prob undiminished. Sums over the vocabulary are double in both.
         const double logit = 4 * tolerance(accumulation_of(dtype()), kWidth) / temperature;
@@ -171,7 +103,7 @@ TEST_P(Head, GivesTheSameBitsInOnePassAndInTwo) {
   const Tensor weight = test_.random(dtype(), {67, 5}, "weight");
   const auto edges = mixed_edges(7, 67);
   const auto c = numbers("c", edges.edge_count()), e = numbers("e", edges.edge_count());
-  const auto fused = run(test_, x, weight, edges, 0.9, 3, c, e);
+  const auto fused = test::run_head(test_, x, weight, edges, 0.9, 3, c, e);
   Numbers logprobs(c.size()), entropies(c.size());
   Tensor dx = test_.zeros(dtype(), x.shape());
   Tensor dweight = test_.filled(accumulation_of(dtype()), weight.shape(), 0.5);
@@ -211,9 +143,9 @@ TEST_P(Head, ShowsTheLossEachEdgeOnceAndInOrder) {
 TEST_P(Head, SumsTheEdgesOfResponsesThatStartAlike) {
   const Tensor x = test_.random(dtype(), {1, 4}, "x");
   const Tensor weight = test_.random(dtype(), {11, 4}, "weight");
-  const auto together =
-      run(test_, x, weight, edges_of({{3, 3, 3}}), 1.0, 1, {0.5, -2.0, 4.0}, {0.25, 0.5, 0.25});
-  const auto one = run(test_, x, weight, edges_of({{3}}), 1.0, 1, {2.5}, {1.0});
+  const auto together = test::run_head(test_, x, weight, edges_of({{3, 3, 3}}), 1.0, 1,
+                                       {0.5, -2.0, 4.0}, {0.25, 0.5, 0.25});
+  const auto one = test::run_head(test_, x, weight, edges_of({{3}}), 1.0, 1, {2.5}, {1.0});
   EXPECT_EQ(together.logprobs, Numbers(3, one.logprobs[0]));
   EXPECT_EQ(together.entropies, Numbers(3, one.entropies[0]));
   EXPECT_LE(relative_difference(values_of(together.dx), values_of(one.dx)), tolerance(dtype(), 11));
@@ -229,56 +161,19 @@ TEST_P(Head, ReadsNoPaddingAndLeavesItsGradientAlone) {
   const auto c = numbers("c", edges.edge_count()), e = numbers("e", edges.edge_count());
   test::OneRank rank;
   const VocabRanks vocabulary{rank.context.tensor, {kVocabulary, 160, 0, kVocabulary}};
-  const auto result = run(test_, x, padded, edges, 1.0, 3, c, e, vocabulary);
-  const auto exact = run(test_, x, padded.view().rows(0, kVocabulary), edges, 1.0, 3, c, e);
+  const auto result = test::run_head(test_, x, padded, edges, 1.0, 3, c, e, vocabulary);
+  const auto exact =
+      test::run_head(test_, x, padded.view().rows(0, kVocabulary), edges, 1.0, 3, c, e);
   EXPECT_EQ(result.logprobs, exact.logprobs);
   EXPECT_EQ(result.entropies, exact.entropies);
   EXPECT_TRUE(bit_equal(result.dx, exact.dx));
   EXPECT_TRUE(bit_equal(result.dweight.view().rows(0, kVocabulary), exact.dweight));
   EXPECT_EQ(values_of(result.dweight.view().rows(kVocabulary, 9)), Numbers(45, 0.5));
   for (const double entropy : result.entropies) EXPECT_TRUE(std::isfinite(entropy));
-  EXPECT_THROW(
-      run(test_, x, padded, edges_of({{151}, {}, {}, {}}), 1.0, 3, {0.0}, {0.0}, vocabulary),
-      ContractError);
+  EXPECT_THROW(test::run_head(test_, x, padded, edges_of({{151}, {}, {}, {}}), 1.0, 3, {0.0}, {0.0},
+                              vocabulary),
+               ContractError);
 }
-
-/// Logits given directly, to state what no multiplication can make.
-struct GivenLogits {
-  GivenLogits(test::TestContext& test, DType dtype, const std::vector<double>& values,
-              std::int64_t vocabulary, HeadEdges head_edges)
-      : edges(std::move(head_edges)),
-        logits(test.from(accumulation_of(dtype), {edges.row_count(), vocabulary}, values)),
-        gradient(dtype == DType::kBF16
-                     ? TensorView(logits.view().bytes(), dtype, logits.shape(),
-                                  Shape({2 * vocabulary, 1}), logits.view().device())
-                     : logits.view()),
-        statistics(test.zeros(DType::kF64, {edges.row_count(), 3})),
-        targets(test.zeros(DType::kF64, {edges.edge_count()})),
-        logprobs(static_cast<std::size_t>(edges.edge_count())),
-        entropies(logprobs.size()) {}
-
-  void run(ExecContext& ctx, double temperature, const Numbers& c, const Numbers& e) {
-    const LogitChunk chunk{logits, gradient, statistics, 0, 0, temperature};
-    if constexpr (build::kWithCuda) {
-      if (ctx.device().kind == DeviceKind::kCuda) {
-        cuda::logprob_statistics(ctx, chunk);
-        cuda::logprob_target_logits(ctx, edges, chunk, targets);
-        cuda::logprob_finish(ctx, edges, chunk, targets, logprobs, entropies);
-        return cuda::logprob_gradient(ctx, edges, chunk, c, e);
-      }
-    }
-    cpu::logprob_statistics(ctx, chunk);
-    cpu::logprob_target_logits(ctx, edges, chunk, targets);
-    cpu::logprob_finish(ctx, edges, chunk, targets, logprobs, entropies);
-    cpu::logprob_gradient(ctx, edges, chunk, c, e);
-  }
-
-  HeadEdges edges;
-  Tensor logits;
-  TensorView gradient;
-  Tensor statistics, targets;
-  Numbers logprobs, entropies;
-};
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -322,6 +217,50 @@ TEST_P(Head, EqualsTheReferenceForVocabulariesOfManyRuns) {
     const auto gradient = reference::logprob_gradient(values, vocabulary, list, 0.9, c, e);
     EXPECT_LE(relative_difference(values_of(given.gradient), gradient),
               tolerance(dtype(), vocabulary));
+  }
+}
+
+// Three ranks hold 40, 57 and no tokens; each finds what one rank with all of them finds.
+// Mutations seen red: sums added without their distance from the largest logit; the last rank left
+// out.
+TEST_P(Head, MergesTheStatisticsOfRanks) {
+  constexpr std::int64_t kRows = 3, kVocabulary = 97;
+  const DType wide = accumulation_of(dtype());
+  const auto edges = mixed_edges(kRows, kVocabulary);
+  Tensor logits = test_.random(wide, {kRows, kVocabulary}, "logits", 5.0);
+  const auto body = test::head_body(ctx());
+  std::vector<LogitChunk> chunks;
+  std::vector<Tensor> statistics;
+  std::vector<double> all;
+  for (const auto& [first, count] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 40}, {40, 57}, {97, 0}}) {
+    statistics.push_back(test_.zeros(DType::kF64, {kRows, 3}));
+    const TensorView shard = logits.view().columns(first, count);
+    chunks.push_back({shard, shard, statistics.back(), 0, first, 0.7});
+    body.statistics(ctx(), chunks.back());
+    const auto own = values_of(statistics.back());
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  const Tensor of_ranks = test_.from(DType::kF64, {3 * kRows, 3}, all);
+  const auto count = edges.edge_count();
+  std::vector<double> targets(static_cast<std::size_t>(count), 0.0);
+  for (const LogitChunk& chunk : chunks) {
+    Tensor own = test_.zeros(DType::kF64, {count});
+    body.target_logits(ctx(), edges, chunk, own);
+    const auto values = values_of(own);
+    for (std::size_t i = 0; i < targets.size(); ++i) targets[i] += values[i];
+  }
+  const auto expected =
+      reference::logprobs(values_of(logits), kVocabulary, reference_edges(edges), 0.7);
+  for (const LogitChunk& chunk : chunks) {
+    body.merge_statistics(ctx(), of_ranks, chunk);
+    Numbers logprobs(targets.size()), entropies(targets.size());
+    body.finish(ctx(), edges, chunk, test_.from(DType::kF64, {count}, targets), logprobs,
+                entropies);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      EXPECT_NEAR(logprobs[i], expected.logprobs[i], 32 * tolerance(wide));
+      EXPECT_NEAR(entropies[i], expected.entropies[i], 32 * tolerance(wide));
+    }
   }
 }
 
@@ -398,7 +337,7 @@ TEST_P(HeadMemory, LeasesTheScratchItSaysWhateverTheNumberOfRows) {
     const Tensor x = fresh.random(dtype(), {9, 4}, "x");
     const Tensor weight = fresh.random(dtype(), {33, 4}, "weight");
     const auto zeros = Numbers(static_cast<std::size_t>(edges.edge_count()));
-    run(fresh, x, weight, edges, 1.0, chunk_rows, zeros, zeros);
+    test::run_head(fresh, x, weight, edges, 1.0, chunk_rows, zeros, zeros);
     const auto promised = logprob_scratch_bytes(dtype(), edges, 33, chunk_rows);
     EXPECT_LE(fresh.scratch().high_water_bytes(), promised);
     EXPECT_GE(fresh.scratch().high_water_bytes(), promised - 128);
@@ -409,7 +348,7 @@ TEST_P(HeadMemory, LeasesTheScratchItSaysWhateverTheNumberOfRows) {
 
 TEST_P(Head, AcceptsNoRows) {
   const Tensor x = test_.zeros(dtype(), {0, 4}), weight = test_.zeros(dtype(), {5, 4});
-  const auto result = run(test_, x, weight, HeadEdges(), 1.0, 8, {}, {});
+  const auto result = test::run_head(test_, x, weight, HeadEdges(), 1.0, 8, {}, {});
   EXPECT_EQ(values_of(result.dweight), Numbers(20, 0.5));
   EXPECT_EQ(logprob_scratch_bytes(dtype(), HeadEdges(), 5, 8), 0);
 }
