@@ -56,7 +56,12 @@ void logprob_statistics_and_gradient(benchmark::State& state) {
   Tensor logits = bench.random({kRows, kVocabulary}, 3.0f);
   Tensor statistics(bench.memory, DType::kF64, Shape({kRows, 3}), "bench");
   Tensor targets(bench.memory, DType::kF64, Shape({kRows}), "bench");
-  const LogitChunk chunk{logits, statistics, 0, 0, 1.0};
+  const LogitChunk chunk{.logits = logits,
+                         .gradient = logits,
+                         .statistics = statistics,
+                         .row_begin = 0,
+                         .first_token = 0,
+                         .temperature = 1.0};
   std::vector<double> logprobs(kHeadRows), entropies(kHeadRows), c(kRows, 1e-3), e(kRows, 1e-4);
   for (auto _ : state) {
     cpu::logprob_statistics(bench.ctx, chunk);
