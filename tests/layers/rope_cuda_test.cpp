@@ -1,7 +1,8 @@
 // The rotary embedding on a CUDA device: at most twice the naive method's error, in the columns of
 // a fused matrix whose other columns are garbage.
 //
-// Seen red: the second half of a pair read from the first; a token's position taken from the next.
+// Seen red: the second half of a pair read eight columns early; a token turned by the position of
+// the one before it.
 #include "layers/rope.hpp"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Row helpers on a CUDA device, among garbage: moves are exact, sums are rounded once.
 //
-// Seen red: the sums of the last warp left out of a bias gradient; the bias taken from the row's
-// own column of another row.
+// Seen red: the sums of the last warp left out of a bias gradient; its barrier taken out; the bias
+// of each row read eight columns behind that of the row before.
 #include "layers/rows.hpp"
 
 #include <gtest/gtest.h>

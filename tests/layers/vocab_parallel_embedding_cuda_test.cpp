@@ -1,7 +1,7 @@
 // The embedding on a CUDA device: rows among garbage, sums in f32 in the order of rows, whatever
 // the schedule.
 //
-// Seen red: rows of a token added in the order of blocks; the last row of each token left out.
+// Seen red: rows of a token added in reverse order; the last row of each token left out.
 #include "layers/vocab_parallel_embedding.hpp"
 
 #include <gtest/gtest.h>

@@ -45,7 +45,8 @@ TEST_P(Embedding, GivesTheSameBitsForAnyThreadCount) {
 }
 
 // The second of three ranks: tokens 5 to 9 of 13, one row of padding. Integers, so sums are exact.
-// Mutations seen red: tokens of other ranks not left out; rows of padding written.
+// Mutations seen red: tokens of other ranks not left out of the gradient; the first token of the
+// next rank taken for one of this.
 TEST_P(Embedding, TakesTheTokensOfItsRankInRowsOfEveryWidth) {
   constexpr VocabShard kSecond{.vocab_size = 13, .padded_rows = 6, .begin = 5, .size = 5};
   std::vector<std::int32_t> tokens;

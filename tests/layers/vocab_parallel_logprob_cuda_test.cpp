@@ -2,8 +2,8 @@
 // the error of computing it exactly, rounding it and multiplying exactly; the same bits under every
 // schedule.
 //
-// Seen red: the gradient written one column off at the second run of columns; statistics of the
-// first warp only.
+// Seen red: the gradient's barrier taken out; the gradient written a pack too far from the second
+// run of columns on; sums of one warp only.
 #include <gtest/gtest.h>
 
 #include "layers/cuda_support.hpp"

@@ -39,7 +39,7 @@ TEST(Parameter, PaddingBehindThePartsIsZero) {
   EXPECT_EQ(test::values_of(parameter.value.view().rows(2, 1)), (std::vector<double>{0, 0}));
 }
 
-// Mutation seen red: the padding of the master left as it was.
+// Mutation seen red, where memory is poisoned: the padding of the master left as it was.
 TEST(Parameter, LearnsAtFullPrecisionBesideValuesOfSixteenBits) {
   test::TestContext test;
   const std::vector<PartShard> parts{{"embedding", Shard::along({5, 2}, 0, 3, 2)}};
