@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/policy_model.hpp"
+#include "rl/packing_cost.hpp"
 #include "support/packed_groups.hpp"
 
 namespace coppice::bench {
@@ -58,6 +59,14 @@ void pass(ExecContext& ctx, PolicyModel& model, Side& side) {
   side.best = std::min(side.best, seconds(clock) - start);
 }
 
+/// Repeated over grouped, as `sharing: AUTO` weighs them.
+double predicted_ratio(const ModelConfig& config, const GroupShape& shape, const Side (&sides)[2]) {
+  const PackingCost cost = packing_cost(config);
+  const auto responses = shape.groups * shape.group_size;
+  return sides[1].flops /
+         (sides[0].flops + cost.of_seams(shape.groups + responses, responses * shape.response));
+}
+
 void run(const Options& options) {
   Memory memory(Device{});
   Stream stream(Device{});
@@ -71,8 +80,9 @@ void run(const Options& options) {
   model.zero_gradients(ctx);
   fmt::print("{} model, f32, {} threads, best of {}\n", options.model, options.threads,
              options.repetitions);
-  fmt::print("{:>6}{:>6}{:>6}{:>8}{:>10}{:>12}{:>12}{:>9}{:>9}\n", "P", "R", "G", "groups", "rows",
-             "grouped s", "repeated s", "ratio", "FLOPs");
+  fmt::print("{:>6}{:>6}{:>6}{:>8}{:>10}{:>12}{:>12}{:>9}{:>9}{:>11}{:>10}{:>8}\n", "P", "R", "G",
+             "groups", "rows", "grouped s", "repeated s", "ratio", "FLOPs", "predicted", "AUTO",
+             "loses");
   for (const auto prefix : options.prefixes)
     for (const auto response : options.responses)
       for (const auto group_size : options.group_sizes) {
@@ -87,9 +97,16 @@ void run(const Options& options) {
         }
         for (int i = 0; i < options.repetitions; ++i)
           for (Side& side : sides) pass(ctx, model, side);
-        fmt::print("{:>6}{:>6}{:>6}{:>8}{:>10}{:>12.5f}{:>12.5f}{:>9.3f}{:>9.3f}\n", prefix,
-                   response, group_size, shape.groups, sides[0].batch.rows(), sides[0].best,
-                   sides[1].best, sides[1].best / sides[0].best, sides[1].flops / sides[0].flops);
+        const double ratio = sides[1].best / sides[0].best;
+        const double predicted = predicted_ratio(model.config(), shape, sides);
+        const bool takes_grouped = predicted >= 1;
+        const double loses = std::max(0.0, takes_grouped ? 1 / ratio - 1 : ratio - 1);
+        fmt::print(
+            "{:>6}{:>6}{:>6}{:>8}{:>10}{:>12.5f}{:>12.5f}{:>9.3f}{:>9.3f}{:>11.3f}{:>10}{:>6.1f} "
+            "%\n",
+            prefix, response, group_size, shape.groups, sides[0].batch.rows(), sides[0].best,
+            sides[1].best, ratio, sides[1].flops / sides[0].flops, predicted,
+            takes_grouped ? "GROUPED" : "REPEATED", 100 * loses);
       }
 }
 
