@@ -350,6 +350,7 @@ TEST_F(RunConfigFile, DamagedAnywhereIsReadOrRefused) {
 
 // Cut at every 4 KiB and at every byte of its fields, and single bits flipped: refused with the
 // file's name, or taken with a resolved text that reads back as itself.
+// Seen red: places of problems that do not name the file.
 TEST_F(RunConfigFile, CutsAndFlippedBitsAreReadOrRefusedInBoundedMemory) {
   const std::string fields = load(good("loss { kind: DAPO } limits { max_steps: 3 }")).text();
   const std::string remark = "# a remark that says nothing of use to anybody who reads it\n";

@@ -328,6 +328,7 @@ TEST(Rollouts, DamagedFilesAreReadOrRefusedAndNeverCrash) {
 
 // The file cut at every 4 KiB, and single bits flipped: refused with its name, or read as a file of
 // that text reads, in blocks that the file is worth. A cut at a line's end is a shorter file.
+// Seen red: problems of a line that do not name the file.
 TEST(Rollouts, CutsAndFlippedBitsAreReadOrRefusedInBoundedMemory) {
   const test::TemporaryDirectory directory;
   const auto path = directory.path() / "r.jsonl";
