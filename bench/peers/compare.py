@@ -31,7 +31,7 @@ from pathlib import Path
 import report
 
 ROOT = Path(__file__).resolve().parents[2]
-LEARNING_RATE = 1e-6  # as in torch_step.py
+LEARNING_RATE, EPSILON = 1e-6, 1e-3  # as in torch_step.py
 TOLERANCE = 1e-4
 TINY_CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
@@ -140,7 +140,7 @@ def write_inputs(options, work):
         f'model {{ hf: "{options.model}" }}\n'
         f'data {{ rollouts: "{work}/rollouts.jsonl"  groups_per_step: 1  epochs: 2 }}\n'
         "batching { max_rows_per_microbatch: 1000000 }\n"
-        f"optimizer {{ learning_rate: {LEARNING_RATE} }}\n"
+        f"optimizer {{ learning_rate: {LEARNING_RATE}  epsilon: {EPSILON} }}\n"
         f"threads_per_rank: {options.threads}\n"
     )
     return config
