@@ -76,7 +76,7 @@ void run(const Options& options) {
   const ParallelContext parallel{*self, *self, *self};
   PolicyModel model(ModelConfig::parse(options.model == "tiny" ? kTiny : kSmollm2, options.model),
                     parallel, DType::kF32, memory, WithGradients::kYes);
-  model.initialize(1);
+  model.initialize(ctx, 1);
   model.zero_gradients(ctx);
   fmt::print("{} model, f32, {} threads, best of {}\n", options.model, options.threads,
              options.repetitions);

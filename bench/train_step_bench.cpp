@@ -78,7 +78,7 @@ void run(const Options& options) {
   const ParallelContext parallel{*self, *self, *self};
   PolicyModel model(ModelConfig::parse(kConfig, "bench"), parallel, DType::kF32, memory,
                     WithGradients::kYes);
-  model.initialize(1);
+  model.initialize(ctx, 1);
   const auto parameters = model.parameters();
   AdamW adamw({}, parameters, memory);
 

@@ -7,6 +7,7 @@
 
 #include "checkpoint/small_file.hpp"
 #include "launch/hf_directory.hpp"
+#include "launch/host.hpp"
 #include "launch/output_path.hpp"
 #include "model/policy_model.hpp"
 #include "rl/training_state.hpp"
@@ -25,10 +26,13 @@ void init(const Options& options) {
   check_output_file(options.out, {config_path}, problems);
   problems.throw_if_any<ConfigError>();
   const auto config = ModelConfig::parse(read_small_file(config_path), options.hf_config);
+  Stream stream{Device{}};
   Memory memory{Device{}};
+  Arena scratch(memory, "scratch");
+  ExecContext ctx{stream, memory, scratch, available_cores()};
   const auto self = make_self_communicator();
   PolicyModel model(config, {*self, *self, *self}, DType::kF32, memory, WithGradients::kNo);
-  model.initialize(options.seed);
+  model.initialize(ctx, options.seed);
 
   CheckpointHeader header;
   header.kind = CheckpointKind::kModel;

@@ -43,12 +43,12 @@ void TransformerBlock::lease_all(Arena& arena, std::int64_t tokens, std::int64_t
                                  bool with_output, Activations& acts) const {
   const auto rows = parallel_.sequence_rows(tokens);
   acts.attention_normed = arena.tensor(dtype_, {rows, hidden_size_});
-  acts.attention_rstd = arena.tensor(dtype_, {rows});
+  acts.attention_rstd = arena.tensor(accumulation_of(dtype_), {rows});
   attention_.lease_projections(arena, tokens, acts.attention);
   if (with_output) attention_.lease_output(arena, tokens, acts.attention, gathered_rows);
   acts.middle = arena.tensor(dtype_, {rows, hidden_size_});
   acts.mlp_normed = arena.tensor(dtype_, {rows, hidden_size_});
-  acts.mlp_rstd = arena.tensor(dtype_, {rows});
+  acts.mlp_rstd = arena.tensor(accumulation_of(dtype_), {rows});
   acts.mlp = mlp_.lease_activations(arena, tokens);
 }
 
@@ -56,7 +56,7 @@ std::int64_t TransformerBlock::complete_bytes(std::int64_t tokens,
                                               std::int64_t gathered_rows) const {
   const auto rows = parallel_.sequence_rows(tokens);
   return 3 * Arena::leased_bytes(dtype_, {rows, hidden_size_}) +
-         2 * Arena::leased_bytes(dtype_, {rows}) + attention_.projection_bytes(tokens) +
+         2 * Arena::leased_bytes(accumulation_of(dtype_), {rows}) + attention_.projection_bytes(tokens) +
          attention_.output_bytes(tokens, gathered_rows) + mlp_.activation_bytes(tokens);
 }
 

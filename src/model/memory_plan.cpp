@@ -63,7 +63,7 @@ std::int64_t activation_bytes(const RankSizes& of, Recompute recompute) {
          layers * of.block.activation_bytes(rows, recompute, of.batch.shared.total()) +
          Arena::leased_bytes(of.dtype, {of.head_rows, width}) +
          Arena::leased_bytes(of.dtype, {of.edges.row_count(), width}) +
-         Arena::leased_bytes(of.dtype, {of.head_rows});
+         Arena::leased_bytes(accumulation_of(of.dtype), {of.head_rows});
 }
 
 std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompute, int threads) {
@@ -77,7 +77,7 @@ std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompu
       of.dtype, of.edges, of.vocab.size, head_chunk_rows(of.dtype, of.vocab, of.edges.row_count()),
       of.parallel.tensor.size());
   if (pass == PassKind::kScore) {
-    const auto head = own_head + Arena::leased_bytes(of.dtype, {of.head_rows}) +
+    const auto head = own_head + Arena::leased_bytes(accumulation_of(of.dtype), {of.head_rows}) +
                       (sharded ? all_head : 0) + std::max(logits, sharded ? own_head : 0);
     return 2 * Arena::leased_bytes(of.dtype, {of.parallel.sequence_rows(rows), width}) +
            std::max(

@@ -1,7 +1,6 @@
 #include "model/policy_model.hpp"
 
-#include <cstring>
-
+#include "core/copy.hpp"
 #include "core/parallel_for.hpp"
 #include "core/stopwatch.hpp"
 #include "layers/rows.hpp"
@@ -13,23 +12,22 @@ namespace {
 
 /// The gradients of these.
 void fill_with_zeros(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-  struct Piece {
-    std::byte* begin;
-    std::int64_t bytes;
-  };
-  std::vector<Piece> pieces;
+  const TraceScope scope(ctx.trace, "zero_gradients");
+  if (ctx.device().kind != DeviceKind::kCpu) {
+    for (Parameter* parameter : parameters) set_zero(ctx.stream, parameter->grad);
+    return;
+  }
+  // One thread does not fill the memory's bandwidth.
+  constexpr std::int64_t kBlock = std::int64_t{1} << 18;
+  std::vector<TensorView> pieces;
   for (Parameter* parameter : parameters) {
-    for (std::int64_t at = 0; at < parameter->grad.size_bytes(); at += kBlock) {
-      pieces.push_back({parameter->grad.view().bytes() + at,
-                        std::min(kBlock, parameter->grad.size_bytes() - at)});
+    const TensorView flat = parameter->grad.view().reshape({parameter->grad.numel()});
+    for (std::int64_t at = 0; at < flat.numel(); at += kBlock) {
+      pieces.push_back(flat.rows(at, std::min(kBlock, flat.numel() - at)));
     }
   }
-  const TraceScope scope(ctx.trace, "zero_gradients");
-  parallel_for(ctx, std::ssize(pieces), [&](std::int64_t i) {
-    const auto& piece = pieces[static_cast<std::size_t>(i)];
-    std::memset(piece.begin, 0, static_cast<std::size_t>(piece.bytes));
-  });
+  parallel_for(ctx, std::ssize(pieces),
+               [&](std::int64_t i) { set_zero(ctx.stream, pieces[static_cast<std::size_t>(i)]); });
 }
 
 }  // namespace
@@ -178,7 +176,7 @@ void PolicyModel::forward(ExecContext& ctx, const PackedBatch& batch, Recompute 
   const auto head_rows = std::ssize(acts.head_rows);
   acts.head_input = acts.arena.tensor(dtype_, {head_rows, config_.hidden_size});
   acts.head_normed = acts.arena.tensor(dtype_, {acts.edges.row_count(), config_.hidden_size});
-  acts.head_rstd = acts.arena.tensor(dtype_, {head_rows});
+  acts.head_rstd = acts.arena.tensor(accumulation_of(dtype_), {head_rows});
   gather_rows(ctx, acts.streams.back(), acts.head_rows, acts.head_input);
   norm_head(ctx, acts, acts.head_input, acts.head_normed, acts.head_rstd);
 }
@@ -294,7 +292,8 @@ void PolicyModel::score(ExecContext& ctx, const PackedBatch& batch, double tempe
   note("head, forward");
   const TensorView head =
       scratch.lease(dtype_, {std::ssize(activations_.head_rows), config_.hidden_size});
-  const TensorView rstd = scratch.lease(dtype_, {std::ssize(activations_.head_rows)});
+  const TensorView rstd =
+      scratch.lease(accumulation_of(dtype_), {std::ssize(activations_.head_rows)});
   const TensorView normed = parallel_.shards_sequence()
                                 ? scratch.lease(dtype_, {edges.row_count(), config_.hidden_size})
                                 : head;

@@ -26,7 +26,9 @@ struct RankSizes;
 
 /// Shapes    T rows, n head rows (distinct rows with an edge), N hidden_size, V vocab_size; under
 ///           sequence parallelism T_r and n_r are this tensor-parallel rank's share, else all
-/// Dtypes    f32, or f64 in an F64 run; log-probs, entropies and coefficients always double
+/// Dtypes    f32, or f64 in an F64 run; on CUDA bf16, with f32 for statistics, gradients and
+/// masters;
+///           log-probs, entropies and coefficients always double
 /// Parallel  all tensor- and context-parallel ranks run every pass together; the context-parallel
 ///           ranks' gradients are parts of a sum, as are those of data-parallel ranks
 /// Memory    activations in their arena, everything else in ctx.scratch, which must be empty when a
@@ -66,7 +68,7 @@ class PolicyModel {
   std::vector<Parameter*> parameters();
   /// Matrices normal(0, initializer_range), norms 1, biases 0, drawn by Hugging Face name and
   /// element: the same on any grid.
-  void initialize(std::uint64_t seed);
+  void initialize(ExecContext& ctx, std::uint64_t seed);
   /// Begins a sum of gradients. Those that a pass sets anyway are only marked as 0; where perhaps
   /// no pass is made, settle_gradients makes it true.
   void zero_gradients(ExecContext& ctx);

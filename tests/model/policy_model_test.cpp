@@ -270,8 +270,8 @@ TEST(PolicyModel, DecaysMatricesButNeitherNormsNorBiases) {
 TEST(PolicyModel, InitializesByNameAndElement) {
   TinyCase tiny{"Qwen2", false, 4, 2, 6};
   TinyModel f32(config_of(tiny), DType::kF32), f64(config_of(tiny), DType::kF64);
-  f32->initialize(5);
-  f64->initialize(5);
+  f32->initialize(f32.ctx(), 5);
+  f64->initialize(f64.ctx(), 5);
   const auto weights = f64.weights();
   EXPECT_THAT(weights.at("model.norm.weight"), testing::Each(1.0));
   EXPECT_THAT(weights.at("model.layers.1.input_layernorm.weight"), testing::Each(1.0));
@@ -284,7 +284,7 @@ TEST(PolicyModel, InitializesByNameAndElement) {
       ASSERT_EQ(values[i], static_cast<double>(static_cast<float>(weights.at(name)[i]))) << name;
     }
   }
-  f64->initialize(6);
+  f64->initialize(f64.ctx(), 6);
   EXPECT_NE(f64.weights(), weights);
 }
 
