@@ -1,8 +1,9 @@
 #include "parallel/communicator.hpp"
 
 #include <chrono>
-#include <cstring>
 #include <numeric>
+
+#include "core/copy.hpp"
 
 namespace coppice {
 namespace {
@@ -16,21 +17,16 @@ class SelfCommunicator final : public Communicator {
 
  private:
   void do_all_reduce(Stream&, TensorView, ReduceOp) override {}
-  void do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
+  void do_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                      std::span<const std::int64_t>) override {
-    copy(shard, whole);
+    if (shard.bytes() != whole.bytes()) copy(stream, shard, whole);
   }
-  void do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
+  void do_reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
                          std::span<const std::int64_t>) override {
-    copy(whole, shard);
+    if (shard.bytes() != whole.bytes()) copy(stream, whole, shard);
   }
   void do_broadcast(Stream&, TensorView, int) override {}
   void do_barrier(Stream&) override {}
-
-  static void copy(ConstTensorView from, TensorView to) {
-    if (from.bytes() == to.bytes() || from.numel() == 0) return;
-    std::memcpy(to.bytes(), from.bytes(), static_cast<std::size_t>(bytes_of(from)));
-  }
 };
 
 class AbsentCommunicator final : public Communicator {

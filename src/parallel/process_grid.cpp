@@ -1,5 +1,7 @@
 #include "parallel/process_grid.hpp"
 
+#include "parallel/staged_communicator.hpp"
+
 namespace coppice {
 
 GridCoordinates coordinates_of(int world_rank, const GridSizes& sizes) {
@@ -19,7 +21,8 @@ ProcessGrid::ProcessGrid()
       activity_(own_activity_.get()) {}
 
 ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
-                         int key_value_sharers, SequenceParallel sequence_parallel)
+                         int key_value_sharers, SequenceParallel sequence_parallel,
+                         Device device)
     : sizes_(sizes),
       coordinates_(coordinates_of(session.rank() % sizes.ranks(), sizes)),
       sequence_parallel_(sequence_parallel),
@@ -32,7 +35,11 @@ ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogCo
   // An axis of one rank needs no MPI communicator, and sends nothing through it.
   const auto axis = [&](int size, int color, const char* name) {
     auto comm = session.split(color, name, watchdog);
-    return size == 1 ? make_self_communicator() : std::move(comm);
+    if (size == 1) return make_self_communicator();
+    if constexpr (build::kWithCuda) {
+      if (device.kind == DeviceKind::kCuda) return make_staged_communicator(std::move(comm));
+    }
+    return comm;
   };
   const int copy = session.rank() / sizes.ranks();
   tensor_ = axis(sizes.tensor, session.rank() / sizes.tensor, "tensor");

@@ -37,10 +37,11 @@ class ProcessGrid {
   ProcessGrid& operator=(const ProcessGrid&) = delete;
   /// One rank, no MPI.
   ProcessGrid();
-  /// `key_value_sharers`: how many tensor ranks hold the same key-value head.
+  /// `key_value_sharers`: how many tensor ranks hold the same key-value head. `device`: where the
+  /// tensors are; those of the host may go over every axis all the same.
   ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
               int key_value_sharers = 1,
-              SequenceParallel sequence_parallel = SequenceParallel::kNo);
+              SequenceParallel sequence_parallel = SequenceParallel::kNo, Device device = {});
 
   const GridSizes& sizes() const { return sizes_; }
   const GridCoordinates& coordinates() const { return coordinates_; }
