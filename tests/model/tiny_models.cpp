@@ -1,6 +1,9 @@
 #include "model/tiny_models.hpp"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "core/copy.hpp"
 
 namespace coppice::test {
 namespace {
@@ -55,8 +58,8 @@ std::vector<TinyCase> all_tiny_cases() {
 
 ModelConfig config_of(const TinyCase& tiny) {
   nlohmann::json config = {{"architectures", {tiny.family + "ForCausalLM"}},
-                           {"hidden_size", 24},
-                           {"intermediate_size", 36},
+                           {"hidden_size", tiny.hidden},
+                           {"intermediate_size", tiny.hidden * 3 / 2},
                            {"num_hidden_layers", 2},
                            {"num_attention_heads", tiny.heads},
                            {"num_key_value_heads", tiny.kv_heads},
@@ -70,26 +73,38 @@ ModelConfig config_of(const TinyCase& tiny) {
 }
 
 TinyModel::TinyModel(const ModelConfig& config, DType dtype, int threads, WithGradients gradients)
-    : context_(threads), model_(config, parallel_, dtype, context_.memory(), gradients) {
+    : TinyModel(config, {Device{}, dtype}, threads, gradients) {}
+
+TinyModel::TinyModel(const ModelConfig& config, const Backend& backend, int threads,
+                     WithGradients gradients)
+    : context_(backend.device, threads),
+      model_(config, parallel_, backend.dtype, context_.memory(), gradients) {
   for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
     const RandomStream stream(7, part.name);
-    const TensorView values = rows_of(part, parameter.value);
     // Wider than a fresh model's, so that attention and softmax are far from uniform.
     const bool norm = part.name.ends_with("norm.weight");
-    const double scale = part.name.ends_with(".bias") ? 0.5 : norm ? 0.2 : 0.3;
-    visit_float(dtype, [&]<class T>(TypeTag<T>) {
-      for (std::int64_t i = 0; i < values.numel(); ++i) {
-        const double value = (norm ? 1 : 0) + scale * stream.normal(static_cast<std::uint64_t>(i));
-        values.data<T>()[i] = static_cast<float>(value);
-      }
-    });
+    const double matrix = 0.3 * std::sqrt(24.0 / static_cast<double>(config.hidden_size));
+    const double scale = part.name.ends_with(".bias") ? 0.5 : norm ? 0.2 : matrix;
+    std::vector<double> values(static_cast<std::size_t>(part.shard.local_shape.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>((norm ? 1 : 0) + scale * stream.normal(i));
+    }
+    put(parameter, part, values);
   });
+}
+
+void TinyModel::put(Parameter& parameter, const ParameterPart& part,
+                    const std::vector<double>& values) {
+  const TensorView weights = rows_of(part, parameter.weights());
+  TestContext host;
+  copy(ctx().stream, host.from(weights.dtype(), weights.shape(), values), weights);
+  round_master(ctx(), parameter);
 }
 
 std::map<std::string, std::vector<double>> TinyModel::weights() {
   std::map<std::string, std::vector<double>> weights;
   for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
-    weights[part.name] = values_of(rows_of(part, parameter.value));
+    weights[part.name] = values_of(rows_of(part, parameter.weights()));
   });
   return weights;
 }
@@ -107,20 +122,15 @@ reference::NaiveModel TinyModel::naive() { return {model_.config(), weights()}; 
 void TinyModel::set_weight(const std::string& name, std::size_t element, double value) {
   for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
     if (part.name != name) return;
-    const TensorView values = rows_of(part, parameter.value);
-    visit_float(model_.dtype(),
-                [&]<class T>(TypeTag<T>) { values.data<T>()[element] = static_cast<T>(value); });
+    auto values = values_of(rows_of(part, parameter.weights()));
+    values[element] = value;
+    put(parameter, part, values);
   });
 }
 
 void TinyModel::set_weights(const std::map<std::string, std::vector<double>>& weights) {
   for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
-    const auto& from = weights.at(part.name);
-    const TensorView values = rows_of(part, parameter.value);
-    COPPICE_CHECK(std::ssize(from) == values.numel(), "{} values for {}", from.size(), part.name);
-    visit_float(model_.dtype(), [&]<class T>(TypeTag<T>) {
-      for (std::size_t i = 0; i < from.size(); ++i) values.data<T>()[i] = static_cast<T>(from[i]);
-    });
+    put(parameter, part, weights.at(part.name));
   });
 }
 

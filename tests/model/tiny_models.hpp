@@ -27,6 +27,7 @@ struct TinyCase {
   bool tied;
   std::int64_t heads = 4, kv_heads = 2, head_dim = 6;
   std::int64_t vocab_size = 61;
+  std::int64_t hidden = 24;
   std::string name() const { return family + (tied ? "Tied" : "Untied"); }
 };
 void PrintTo(const TinyCase& tiny, std::ostream* out);
@@ -40,6 +41,8 @@ ModelConfig config_of(const TinyCase& tiny);
 class TinyModel {
  public:
   TinyModel(const ModelConfig& config, DType dtype, int threads = 1,
+            WithGradients gradients = WithGradients::kYes);
+  TinyModel(const ModelConfig& config, const Backend& backend, int threads = 1,
             WithGradients gradients = WithGradients::kYes);
 
   PolicyModel& operator*() { return model_; }
@@ -55,6 +58,8 @@ class TinyModel {
   void set_weights(const std::map<std::string, std::vector<double>>& weights);
 
  private:
+  void put(Parameter& parameter, const ParameterPart& part, const std::vector<double>& values);
+
   TestContext context_;
   std::unique_ptr<Communicator> self_ = make_self_communicator();
   ParallelContext parallel_{*self_, *self_, *self_};

@@ -43,6 +43,7 @@ inline TrainerConfig tiny_trainer_config() {
 
 struct RunOptions {
   DType dtype = DType::kF64;
+  Device device{};
   TinyCase tiny{"Llama", false};
   std::int64_t epochs = 1;
   bool shuffle = false;
@@ -53,7 +54,7 @@ class TrainingRun {
  public:
   TrainingRun(std::vector<Group> groups, TrainerConfig config, RunOptions options = {},
               const std::filesystem::path* directory = nullptr)
-      : model_(config_of(options.tiny), options.dtype, options.threads),
+      : model_(config_of(options.tiny), Backend{options.device, options.dtype}, options.threads),
         source_(std::move(groups), options.epochs, options.shuffle, config.seed) {
     config.run_dir = directory != nullptr ? *directory : own_directory_.path();
     run_dir_ = config.run_dir;
