@@ -24,6 +24,9 @@ bool is_pinned(const void* host) {
 struct EventState {
   cudaEvent_t native;
 };
+struct TimeMark {
+  cudaEvent_t native;
+};
 
 void check_device(int code, const char* action) {
   const auto error = static_cast<cudaError_t>(code);
@@ -76,6 +79,25 @@ void wait(const EventState& event) {
 void wait(StreamState& stream, const EventState& event) {
   check_device(cudaStreamWaitEvent(native(stream), event.native, 0), "ordering two streams");
 }
+
+TimeMarkPtr mark_time(StreamState& stream) {
+  cudaEvent_t event = nullptr;
+  check_device(cudaEventCreateWithFlags(&event, cudaEventDefault), "making an event");
+  TimeMarkPtr mark(new TimeMark{event});
+  check_device(cudaEventRecord(event, native(stream)), "recording an event");
+  return mark;
+}
+void EndTimeMark::operator()(TimeMark* mark) const {
+  cudaEventDestroy(mark->native);
+  delete mark;
+}
+double seconds_between(const TimeMark& begin, const TimeMark& end) {
+  check_device(cudaEventSynchronize(end.native), "waiting for an event");
+  float milliseconds = 0;
+  check_device(cudaEventElapsedTime(&milliseconds, begin.native, end.native), "reading a time");
+  return 1e-3 * double{milliseconds};
+}
+
 void synchronize(StreamState& stream) {
   check_device(cudaStreamSynchronize(native(stream)), "waiting for a stream");
 }

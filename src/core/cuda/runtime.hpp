@@ -52,6 +52,16 @@ void copy(StreamState& stream, const Copy& copy);
 void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes,
           std::int64_t rows = 1, std::int64_t stride = 0);
 
+/// A point in a stream's work that notes the time when the device passes it.
+struct TimeMark;
+struct EndTimeMark {
+  void operator()(TimeMark* mark) const;
+};
+using TimeMarkPtr = std::unique_ptr<TimeMark, EndTimeMark>;
+TimeMarkPtr mark_time(StreamState& stream);
+/// Blocks the host until the device has passed `end`. Emulated, it is the host's time.
+double seconds_between(const TimeMark& begin, const TimeMark& end);
+
 /// Blocks the host until all work of all streams is done.
 void synchronize_device(const Device& device);
 

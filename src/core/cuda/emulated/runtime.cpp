@@ -1,6 +1,7 @@
 // The CUDA runtime's calls on the emulated device.
 #include "core/cuda/runtime.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -72,6 +73,10 @@ namespace cuda {
 struct EventState {
   std::shared_ptr<emulated::Scheduler::Mark> mark;
 };
+struct TimeMark {
+  std::shared_ptr<std::chrono::steady_clock::time_point> time;
+  std::shared_ptr<emulated::Scheduler::Mark> mark;
+};
 
 StreamState* begin_stream(const Device& device) {
   check_device_is_there(device);
@@ -91,6 +96,18 @@ void wait(const EventState& event) { driver().scheduler.finish(*event.mark); }
 void wait(StreamState& stream, const EventState& event) {
   driver().scheduler.wait(queue_of(stream), event.mark);
 }
+
+TimeMarkPtr mark_time(StreamState& stream) {
+  auto time = std::make_shared<std::chrono::steady_clock::time_point>();
+  emulated::enqueue(stream, "a time mark", [time] { *time = std::chrono::steady_clock::now(); });
+  return TimeMarkPtr(new TimeMark{time, driver().scheduler.record(queue_of(stream))});
+}
+void EndTimeMark::operator()(TimeMark* mark) const { delete mark; }
+double seconds_between(const TimeMark& begin, const TimeMark& end) {
+  driver().scheduler.finish(*end.mark);
+  return std::chrono::duration<double>(*end.time - *begin.time).count();
+}
+
 void synchronize(StreamState& stream) { driver().scheduler.finish(queue_of(stream)); }
 void synchronize_device(const Device& device) {
   check_device_is_there(device);
