@@ -77,10 +77,12 @@ function(coppice_bench name)
   target_link_libraries(${name} PRIVATE coppice_flags ${arg_LINK})
 endfunction()
 
-# coppice_ranks_test(NAME SOURCES file... LINK target... RANKS n... [TIMEOUT seconds])
-# makes one test program and, after each build, a CTest entry per case and number of ranks.
+# coppice_ranks_test(NAME SOURCES file... LINK target... RANKS n... [DEVICE_RANKS n...]
+#                    [TIMEOUT seconds])
+# makes one test program and, after each build, a CTest entry per case and number of ranks. Cases with
+# Cuda in their names run with DEVICE_RANKS, all ranks on one device.
 function(coppice_ranks_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;RANKS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;RANKS;DEVICE_RANKS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -89,8 +91,17 @@ function(coppice_ranks_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   set(listing ${CMAKE_CURRENT_BINARY_DIR}/${name}_cases.cmake)
   list(JOIN arg_RANKS " " ranks)
+  list(JOIN arg_DEVICE_RANKS " " device_ranks)
+  set(device_label cuda)
+  if(COPPICE_EMULATED_DEVICE)
+    set(device_label emulated)
+  endif()
+  if(COPPICE_CUDA AND arg_DEVICE_RANKS)
+    add_dependencies(device_tests ${name})
+  endif()
   add_custom_command(TARGET ${name} POST_BUILD
     COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${name}> "-DRANKS=${ranks}"
+            "-DDEVICE_RANKS=${device_ranks}" -DDEVICE_LABEL=${device_label}
             -DTIMEOUT=${arg_TIMEOUT} -DMPIEXEC=${MPIEXEC_EXECUTABLE} -DOUTPUT=${listing}
             -P ${PROJECT_SOURCE_DIR}/cmake/ListRanksTests.cmake
     VERBATIM)

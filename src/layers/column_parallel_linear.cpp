@@ -50,24 +50,35 @@ void ColumnParallelLinear::forward(ExecContext& ctx, ConstTensorView x, TensorVi
 
 void ColumnParallelLinear::backward(ExecContext& ctx, ConstTensorView x, ConstTensorView dy,
                                     std::optional<TensorView> dx) {
-  if (!parallel_.shards_sequence()) {
-    linear_backward(ctx, parameters_, x, dy, dx);
-    if (dx) CopyToTensorParallel::backward(ctx, parallel_.tensor, *dx);
-    return;
-  }
   ScratchScope scratch(ctx.scratch);
-  const TensorView whole = scratch.lease(x.dtype(), {dy.shape()[0], x.shape()[1]});
-  GatherFromSequence::forward(ctx, parallel_.tensor, x, whole);
-  std::optional<TensorView> d_whole;
-  if (dx) d_whole = whole;  // x is read before its gradient takes its place
-  linear_backward(ctx, parameters_, whole, dy, d_whole);
-  if (dx) GatherFromSequence::backward(ctx, parallel_.tensor, whole, *dx);
+  const bool sharded = parallel_.shards_sequence();
+  const Shape shape{dy.shape()[0], x.shape()[1]};
+  TensorView whole;
+  if (sharded) {
+    whole = scratch.lease(x.dtype(), shape);
+    GatherFromSequence::forward(ctx, parallel_.tensor, x, whole);
+  }
+  std::optional<TensorView> partial;
+  if (dx) {
+    const DType sums = partial_dtype(parallel_.tensor, dx->dtype());
+    // x is read before its gradient may take its place.
+    partial = sums != dx->dtype() ? scratch.lease(sums, shape) : sharded ? whole : *dx;
+  }
+  linear_backward(ctx, parameters_, sharded ? whole : x, dy, partial);
+  if (!dx) return;
+  if (sharded) {
+    GatherFromSequence::backward(ctx, parallel_.tensor, *partial, *dx);
+  } else {
+    CopyToTensorParallel::backward(ctx, parallel_.tensor, *partial, *dx);
+  }
 }
 
 std::int64_t ColumnParallelLinear::scratch_bytes(std::int64_t tokens) const {
-  if (!parallel_.shards_sequence()) return 0;
-  const Tensor& weight = parameters_.weight.value;
-  return Arena::leased_bytes(weight.dtype(), {tokens, weight.shape()[1]});
+  const DType dtype = parameters_.weight.value.dtype();
+  const DType sums = partial_dtype(parallel_.tensor, dtype);
+  const Shape shape{tokens, parameters_.weight.value.shape()[1]};
+  return (parallel_.shards_sequence() ? Arena::leased_bytes(dtype, shape) : 0) +
+         (sums != dtype ? Arena::leased_bytes(sums, shape) : 0);
 }
 
 }  // namespace coppice

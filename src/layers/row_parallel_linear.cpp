@@ -35,14 +35,16 @@ RowParallelLinear::RowParallelLinear(const ParallelContext& parallel,
     : parallel_(parallel), parameters_(make_columns(parallel, storage, config)) {}
 
 void RowParallelLinear::forward(ExecContext& ctx, ConstTensorView x, TensorView y) const {
+  const DType sums = partial_dtype(parallel_.tensor, y.dtype());
+  const bool in_place = !parallel_.shards_sequence() && sums == y.dtype();
+  ScratchScope scratch(ctx.scratch);
+  const TensorView partial =
+      in_place ? y : scratch.lease(sums, {x.shape()[0], parameters_.weight.rows()});
+  matrix_forward(ctx, parameters_.weight, x, partial);
   if (parallel_.shards_sequence()) {
-    ScratchScope scratch(ctx.scratch);
-    const TensorView partial = scratch.lease(y.dtype(), {x.shape()[0], y.shape()[1]});
-    matrix_forward(ctx, parameters_.weight, x, partial);
     ReduceScatterToSequence::forward(ctx, parallel_.tensor, partial, y);
   } else {
-    matrix_forward(ctx, parameters_.weight, x, y);
-    ReduceFromTensorParallel::forward(ctx, parallel_.tensor, y);
+    ReduceFromTensorParallel::forward(ctx, parallel_.tensor, partial, y);
   }
   if (parameters_.bias) add_bias(ctx, parameters_.bias->value, y);
 }
@@ -60,9 +62,10 @@ void RowParallelLinear::backward(ExecContext& ctx, ConstTensorView x, ConstTenso
 }
 
 std::int64_t RowParallelLinear::scratch_bytes(std::int64_t tokens) const {
-  if (!parallel_.shards_sequence()) return 0;
   const Tensor& weight = parameters_.weight.value;
-  return Arena::leased_bytes(weight.dtype(), {tokens, weight.shape()[0]});
+  const DType sums = partial_dtype(parallel_.tensor, weight.dtype());
+  if (!parallel_.shards_sequence() && sums == weight.dtype()) return 0;
+  return Arena::leased_bytes(sums, {tokens, weight.shape()[0]});
 }
 
 }  // namespace coppice

@@ -5,10 +5,11 @@ namespace coppice {
 namespace {
 
 void check_rows(const char* op, ConstTensorView x, std::span<const std::int64_t> rows,
-                ConstTensorView picked) {
-  COPPICE_CHECK(x.shape().rank() == 2 && x.dtype() == picked.dtype() &&
+                ConstTensorView picked, DType picked_dtype) {
+  COPPICE_CHECK(x.shape().rank() == 2 && picked_dtype == picked.dtype() &&
                     picked.shape() == Shape({std::ssize(rows), x.shape()[1]}),
-                "{}: {} rows of x {} as {}", op, rows.size(), x.shape(), picked.shape());
+                "{}: {} rows of x {} {} as {} {}", op, rows.size(), name_of(x.dtype()), x.shape(),
+                name_of(picked.dtype()), picked.shape());
   for (const auto row : rows) {
     COPPICE_CHECK(row >= 0 && row < x.shape()[0], "{}: row {} of {}", op, row, x.shape()[0]);
   }
@@ -71,7 +72,7 @@ void bias_backward(ExecContext& ctx, ConstTensorView dy, TensorView dbias) {
 
 void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64_t> rows,
                  TensorView picked) {
-  check_rows("gather_rows", x, rows, picked);
+  check_rows("gather_rows", x, rows, picked, x.dtype());
   const TraceScope scope(ctx.trace, "gather_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {
     case DeviceKind::kCpu:
@@ -85,7 +86,7 @@ void gather_rows(ExecContext& ctx, ConstTensorView x, std::span<const std::int64
 
 void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                   TensorView dx) {
-  check_rows("scatter_rows", dx, rows, d_picked);
+  check_rows("scatter_rows", dx, rows, d_picked, dx.dtype());
   check_ascending("scatter_rows", rows);
   const TraceScope scope(ctx.trace, "scatter_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {
@@ -100,7 +101,8 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
 
 void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                  TensorView dx) {
-  check_rows("add_to_rows", dx, rows, d_picked);
+  const bool widened = d_picked.dtype() != dx.dtype();
+  check_rows("add_to_rows", dx, rows, d_picked, widened ? accumulation_of(dx.dtype()) : dx.dtype());
   check_ascending("add_to_rows", rows);
   const TraceScope scope(ctx.trace, "add_to_rows", {.rows = std::ssize(rows)});
   switch (ctx.device().kind) {

@@ -40,6 +40,7 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
 
 /// dx[rows[i]] += d_picked[i], for ascending rows; other rows stay.
 ///
+/// Dtypes    d_picked like dx, or f32 for bf16
 /// Errors    ContractError if rows are not strictly ascending
 void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                  TensorView dx);

@@ -111,9 +111,9 @@ std::int64_t SelfAttention::backward_scratch_bytes(const AttentionPlan& plan, in
   auto inner = prefix_attention_backward_scratch_bytes(
       plan, num_attention_heads_, num_key_value_heads_, config_.head_dim, dtype_, threads);
   if (shared.any()) {
-    inner =
-        std::max(inner, Arena::leased_bytes(dtype_, {std::ssize(shared.rows), 2 * kv_width()})) +
-        Arena::leased_bytes(dtype_, {shared.total(), 2 * kv_width()});
+    const DType sums = accumulation_of(dtype_);
+    inner = std::max(inner, Arena::leased_bytes(sums, {std::ssize(shared.rows), 2 * kv_width()})) +
+            Arena::leased_bytes(sums, {shared.total(), 2 * kv_width()});
   }
   if (config_.qk_norm) {
     inner = std::max(inner, rms_norm_scratch_bytes(dtype_, tokens, config_.head_dim));
@@ -181,7 +181,8 @@ void SelfAttention::gather_shared(ExecContext& ctx, const PackedRows& rows,
 void SelfAttention::return_shared(ExecContext& ctx, const PackedRows& rows,
                                   ConstTensorView d_gathered, TensorView d_key_value) const {
   ScratchScope scratch(ctx.scratch);
-  const TensorView own = scratch.lease(dtype_, {std::ssize(rows.shared.rows), 2 * kv_width()});
+  const TensorView own =
+      scratch.lease(d_gathered.dtype(), {std::ssize(rows.shared.rows), 2 * kv_width()});
   GatherSharedRows::backward(ctx, parallel_.context, d_gathered, own, rows.shared.rank_rows);
   add_to_rows(ctx, own, rows.shared.rows, d_key_value);
 }
@@ -232,7 +233,8 @@ void SelfAttention::backward(ExecContext& ctx, ConstTensorView x, const PackedRo
     std::vector<KeySpaceGrad> grads{{.dk = dk, .dv = dv}};
     TensorView d_gathered;
     if (rows.shared.any()) {
-      d_gathered = attention_scratch.like(acts.gathered);
+      // In the type of sums: ranks add to it what their rows send back.
+      d_gathered = attention_scratch.lease(accumulation_of(dtype_), acts.gathered.shape());
       spaces.push_back(gathered_space(acts));
       grads.push_back({.dk = heads_of(d_gathered, 0, kv_heads, width),
                        .dv = heads_of(d_gathered, kv_width(), kv_heads, width)});

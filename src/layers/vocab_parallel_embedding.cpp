@@ -20,6 +20,16 @@ void check_tokens(const char* op, ConstTensorView weight, const VocabShard& shar
   }
 }
 
+/// For sums over ranks of which one alone holds a row and the others hold zeros. Types that ranks
+/// do not sum are taken as whole numbers, by their bits, which adds them up just as exactly.
+TensorView addable(TensorView rows) {
+  if (rows.dtype() != DType::kBF16) return rows;
+  constexpr std::int64_t kInWord = size_of(DType::kI32) / size_of(DType::kBF16);
+  const auto width = rows.shape()[1];
+  COPPICE_CHECK(width % kInWord == 0, "hidden_size = {}: bf16 rows are summed in pairs", width);
+  return {rows.bytes(), DType::kI32, {rows.shape()[0], width / kInWord}, rows.device()};
+}
+
 }  // namespace
 
 void embedding_forward(ExecContext& ctx, ConstTensorView weight, const VocabShard& shard,
@@ -67,12 +77,12 @@ void VocabParallelEmbedding::forward(ExecContext& ctx, std::span<const std::int3
                                      TensorView y) const {
   if (!parallel_.shards_sequence()) {
     embedding_forward(ctx, weight_.value, shard_, token_ids, y);
-    return ReduceFromTensorParallel::forward(ctx, parallel_.tensor, y);
+    return ReduceFromTensorParallel::forward(ctx, parallel_.tensor, addable(y), addable(y));
   }
   ScratchScope scratch(ctx.scratch);
   const TensorView partial = scratch.lease(y.dtype(), {std::ssize(token_ids), y.shape()[1]});
   embedding_forward(ctx, weight_.value, shard_, token_ids, partial);
-  ReduceScatterToSequence::forward(ctx, parallel_.tensor, partial, y);
+  ReduceScatterToSequence::forward(ctx, parallel_.tensor, addable(partial), addable(y));
 }
 
 void VocabParallelEmbedding::backward(ExecContext& ctx, std::span<const std::int32_t> token_ids,

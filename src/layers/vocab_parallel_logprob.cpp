@@ -66,7 +66,11 @@ void check_sizes(const Head& head, std::size_t first, std::size_t second) {
 }
 
 void check_gradients(const Head& head, TensorView dx, std::optional<TensorView>& dweight) {
-  COPPICE_CHECK(dx.spec() == head.x.spec(), "logprob: dx {} for x {}", dx.shape(), head.x.shape());
+  const DType sums = accumulation_of(head.x.dtype());
+  COPPICE_CHECK(dx.shape() == head.x.shape() && dx.device() == head.x.device() &&
+                    (dx.dtype() == head.x.dtype() || dx.dtype() == sums),
+                "logprob: dx {} {} for x {} {}", name_of(dx.dtype()), dx.shape(),
+                name_of(head.x.dtype()), head.x.shape());
   if (!dweight) return;
   COPPICE_CHECK(dweight->shape().rank() == 2 &&
                     dweight->dtype() == accumulation_of(head.weight.dtype()) &&

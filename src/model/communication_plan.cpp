@@ -92,19 +92,22 @@ void CommunicationPlanner::count_tensor(const PackedBatch& batch, PlannedTraffic
   const auto layers = config_.num_hidden_layers;
   const auto again = recompute_ == Recompute::kNone ? 0 : layers;
   const auto whole = batch.rows() * config_.hidden_size * size_of(dtype_);
+  const auto sums = batch.rows() * config_.hidden_size * size_of(accumulation_of(dtype_));
   if (!parallel_.shards_sequence()) {
     // Backward sums the gradients of both inputs. The feed-forward network's output is not made
-    // again.
-    const auto forward = 1 + 2 * layers, backward = 2 * layers;
+    // again. The embedding's rows come as they are stored.
+    const auto forward = 2 * layers, backward = 2 * layers;
+    traffic.count(GridAxis::kTensor, Collective::kAllReduce, 1, whole);
     return traffic.count(GridAxis::kTensor, Collective::kAllReduce, forward + again + backward,
-                         whole);
+                         sums);
   }
   const auto shard = whole / sizes_.tensor;
   // Inputs are gathered again for their weights' gradients: they are kept as shards.
   const auto gathers = 2 * layers + 2 * again + (4 * layers + 1);
-  const auto scatters = (2 * layers + 1) + again + 2 * layers;
+  const auto scatters = 2 * layers + again + 2 * layers;
   traffic.count(GridAxis::kTensor, Collective::kAllGather, gathers, shard);
-  traffic.count(GridAxis::kTensor, Collective::kReduceScatter, scatters, whole);
+  traffic.count(GridAxis::kTensor, Collective::kReduceScatter, 1, whole);
+  traffic.count(GridAxis::kTensor, Collective::kReduceScatter, scatters, sums);
 }
 
 // Normed head rows to all tensor ranks and their gradients back; in between, for each chunk of
@@ -113,13 +116,14 @@ void CommunicationPlanner::count_head(const PackedBatch& batch, int tp_rank,
                                       PlannedTraffic& traffic) const {
   const HeadEdges edges(batch.edges);
   const auto rows = edges.row_count(), row = config_.hidden_size * size_of(dtype_);
+  const auto sums = rows * config_.hidden_size * size_of(accumulation_of(dtype_));
   if (parallel_.shards_sequence()) {
     const auto own =
         head_rows_of_ranks(parallel_, batch.rows(), edges)[static_cast<std::size_t>(tp_rank)];
     traffic.count(GridAxis::kTensor, Collective::kAllGather, 1, own * row);
-    traffic.count(GridAxis::kTensor, Collective::kReduceScatter, 1, rows * row);
+    traffic.count(GridAxis::kTensor, Collective::kReduceScatter, 1, sums);
   } else {
-    traffic.count(GridAxis::kTensor, Collective::kAllReduce, 1, rows * row);
+    traffic.count(GridAxis::kTensor, Collective::kAllReduce, 1, sums);
   }
   const auto chunk = head_chunk_rows(dtype_, vocab_, rows);
   const auto number = size_of(DType::kF64);
@@ -137,11 +141,12 @@ void CommunicationPlanner::count_head(const PackedBatch& batch, int tp_rank,
 void CommunicationPlanner::count_context(const PackedBatch& batch, PlannedTraffic& traffic) const {
   const auto layers = config_.num_hidden_layers;
   const auto heads = std::max<std::int64_t>(1, config_.num_key_value_heads / sizes_.tensor);
-  const auto row = 2 * heads * config_.head_dim * size_of(dtype_);
+  const auto width = 2 * heads * config_.head_dim;
   const auto passes = recompute_ == Recompute::kBlock ? 2 : 1;
   traffic.count(GridAxis::kContext, Collective::kAllGather, passes * layers,
-                std::ssize(batch.shared.rows) * row);
-  traffic.count(GridAxis::kContext, Collective::kReduceScatter, layers, batch.shared.total() * row);
+                std::ssize(batch.shared.rows) * width * size_of(dtype_));
+  traffic.count(GridAxis::kContext, Collective::kReduceScatter, layers,
+                batch.shared.total() * width * size_of(accumulation_of(dtype_)));
 }
 
 PlannedTraffic CommunicationPlanner::of_update(std::int64_t figure_bytes, int replica) const {
@@ -160,17 +165,17 @@ std::vector<CommunicationPlanner::Gradient> CommunicationPlanner::gradients_of_m
   const auto norm_reduction =
       parallel_.shards_sequence() ? ReductionGroup::kTensor : ReductionGroup::kNone;
   gradients.push_back({.rows = vocab_.padded_rows,
-                       .row_bytes = config_.hidden_size * size_of(dtype_),
+                       .row_width = config_.hidden_size,
                        .copies = config_.tie_word_embeddings ? 1 : 2});
   gradients.push_back({.rows = config_.hidden_size,
-                       .row_bytes = size_of(dtype_),
+                       .row_width = 1,
                        .copies = 1,
                        .parts = {{norm_reduction, config_.hidden_size}}});
   std::vector<Parameter*> parameters;
   block_.collect(parameters);
   for (const Parameter* parameter : parameters) {
     Gradient gradient{.rows = parameter->rows(),
-                      .row_bytes = parameter->value.size_bytes() / parameter->rows(),
+                      .row_width = parameter->value.numel() / parameter->rows(),
                       .copies = config_.num_hidden_layers};
     for (const ParameterPart& part : parameter->parts)
       gradient.parts.push_back({part.reduction, part.shard.local_shape[0]});
@@ -179,11 +184,12 @@ std::vector<CommunicationPlanner::Gradient> CommunicationPlanner::gradients_of_m
   return gradients;
 }
 
-// As GradientReducer does it. Gradients have the values' type.
+// As GradientReducer does it: gradients in the type of sums, values in theirs.
 void CommunicationPlanner::count_gradient(const Gradient& gradient, int replica,
                                           PlannedTraffic& traffic) const {
   const auto count = [&](GridAxis axis, Collective collective, std::int64_t rows) {
-    traffic.count(axis, collective, gradient.copies, rows * gradient.row_bytes);
+    const DType dtype = collective == Collective::kAllGather ? dtype_ : accumulation_of(dtype_);
+    traffic.count(axis, collective, gradient.copies, rows * gradient.row_width * size_of(dtype));
   };
   for (const auto& [reduction, rows] : gradient.parts) {
     if (rows == 0) continue;

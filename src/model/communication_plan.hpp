@@ -69,7 +69,7 @@ class CommunicationPlanner {
  private:
   // `copies` parameters of the same shape.
   struct Gradient {
-    std::int64_t rows, row_bytes, copies;
+    std::int64_t rows, row_width, copies;
     std::vector<std::pair<ReductionGroup, std::int64_t>> parts{};  // rows of each
   };
 

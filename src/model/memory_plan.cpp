@@ -5,6 +5,7 @@
 #include "layers/rms_norm.hpp"
 #include "layers/rope.hpp"
 #include "layers/vocab_parallel_logprob.hpp"
+#include "parallel/regions.hpp"
 #include "parallel/row_share.hpp"
 
 namespace coppice {
@@ -85,7 +86,11 @@ std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompu
                 head, embedding});
   }
   const auto norm = rms_norm_scratch_bytes(of.dtype, of.head_rows, width);
-  const auto head = all_head + std::max(logits, norm + (sharded ? own_head : 0));
+  // Of a sum over the tensor ranks each has a part, in the type of sums.
+  const DType sums = partial_dtype(of.parallel.tensor, of.dtype);
+  const auto d_own_head = sharded || sums != of.dtype ? own_head : 0;
+  const auto head = Arena::leased_bytes(sums, {of.edges.row_count(), width}) +
+                    std::max(logits, norm + d_own_head);
   return std::max({of.block.forward_scratch_bytes(plan, recompute, threads, of.batch.shared), head,
                    of.block.backward_scratch_bytes(plan, recompute, threads, of.batch.shared),
                    embedding});

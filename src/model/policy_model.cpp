@@ -201,7 +201,8 @@ void PolicyModel::head_backward(ExecContext& ctx, Activations& acts, double temp
                                 std::span<const double> c, std::span<const double> e) {
   note("head, backward");
   ScratchScope scratch(ctx.scratch);
-  const TensorView d_normed = scratch.like(acts.head_normed);
+  const TensorView d_normed =
+      scratch.lease(partial_dtype(parallel_.tensor, dtype_), acts.head_normed.shape());
   logprob_backward(ctx, acts.head_normed, head_weight(), acts.edges, temperature,
                    chunk_rows(acts.edges), c, e, d_normed, head_grad(), vocabulary());
   final_norm_backward(ctx, acts, d_normed);
@@ -210,12 +211,12 @@ void PolicyModel::head_backward(ExecContext& ctx, Activations& acts, double temp
 // d_normed is this rank's part of a sum over the tensor-parallel ranks, for all head rows.
 void PolicyModel::final_norm_backward(ExecContext& ctx, Activations& acts, TensorView d_normed) {
   ScratchScope scratch(ctx.scratch);
-  TensorView d_own = d_normed;
+  const bool in_place = !parallel_.shards_sequence() && d_normed.dtype() == dtype_;
+  const TensorView d_own = in_place ? d_normed : scratch.like(acts.head_input);
   if (parallel_.shards_sequence()) {
-    d_own = scratch.like(acts.head_input);
     GatherFromSequence::backward(ctx, parallel_.tensor, d_normed, d_own, acts.head_rank_rows);
   } else {
-    CopyToTensorParallel::backward(ctx, parallel_.tensor, d_normed);
+    CopyToTensorParallel::backward(ctx, parallel_.tensor, d_normed, d_own);
   }
   final_norm_.backward(ctx, acts.head_input, acts.head_rstd, d_own, std::nullopt, d_own);
   // What left the last block was read for the last time when head rows were gathered: its memory
@@ -252,7 +253,8 @@ void PolicyModel::forward_backward(ExecContext& ctx, const PackedBatch& batch, R
       timed("forward", [&] { forward(ctx, batch, recompute, activations_); });
   const double head = timed("head", [&] {
     ScratchScope scratch(ctx.scratch);
-    const TensorView d_normed = scratch.like(activations_.head_normed);
+    const TensorView d_normed =
+        scratch.lease(partial_dtype(parallel_.tensor, dtype_), activations_.head_normed.shape());
     logprob_forward_backward(ctx, activations_.head_normed, head_weight(), activations_.edges,
                              temperature, chunk_rows(activations_.edges), coefficients, logprobs,
                              entropies, d_normed, head_grad(), vocabulary());

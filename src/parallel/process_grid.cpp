@@ -21,8 +21,7 @@ ProcessGrid::ProcessGrid()
       activity_(own_activity_.get()) {}
 
 ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
-                         int key_value_sharers, SequenceParallel sequence_parallel,
-                         Device device)
+                         int key_value_sharers, SequenceParallel sequence_parallel, Device device)
     : sizes_(sizes),
       coordinates_(coordinates_of(session.rank() % sizes.ranks(), sizes)),
       sequence_parallel_(sequence_parallel),

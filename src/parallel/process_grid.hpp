@@ -40,8 +40,8 @@ class ProcessGrid {
   /// `key_value_sharers`: how many tensor ranks hold the same key-value head. `device`: where the
   /// tensors are; those of the host may go over every axis all the same.
   ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
-              int key_value_sharers = 1,
-              SequenceParallel sequence_parallel = SequenceParallel::kNo, Device device = {});
+              int key_value_sharers = 1, SequenceParallel sequence_parallel = SequenceParallel::kNo,
+              Device device = {});
 
   const GridSizes& sizes() const { return sizes_; }
   const GridCoordinates& coordinates() const { return coordinates_; }

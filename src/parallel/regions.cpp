@@ -1,13 +1,53 @@
 #include "parallel/regions.hpp"
 
-namespace coppice {
+#include <numeric>
+#include <vector>
 
-void CopyToTensorParallel::backward(ExecContext& ctx, Communicator& tensor, TensorView dx) {
-  if (tensor.size() > 1) tensor.all_reduce(ctx.stream, dx, ReduceOp::kSum);
+#include "core/convert.hpp"
+
+namespace coppice {
+namespace {
+
+void check_partial(const char* region, const Communicator& comm, ConstTensorView partial,
+                   ConstTensorView sum) {
+  COPPICE_CHECK(partial.dtype() == partial_dtype(comm, sum.dtype()),
+                "{}: parts of {} for a sum of {} over {} ranks", region, name_of(partial.dtype()),
+                name_of(sum.dtype()), comm.size());
 }
 
-void ReduceFromTensorParallel::forward(ExecContext& ctx, Communicator& tensor, TensorView partial) {
+void sum_whole(const char* region, ExecContext& ctx, Communicator& tensor, TensorView partial,
+               TensorView sum) {
+  check_partial(region, tensor, partial, sum);
   if (tensor.size() > 1) tensor.all_reduce(ctx.stream, partial, ReduceOp::kSum);
+  if (partial.bytes() != sum.bytes()) convert(ctx, partial, sum);
+}
+
+void sum_shards(const char* region, ExecContext& ctx, Communicator& tensor, TensorView partial,
+                TensorView shard, std::span<const std::int64_t> rows) {
+  check_partial(region, tensor, partial, shard);
+  if (partial.dtype() == shard.dtype()) {
+    return tensor.reduce_scatter(ctx.stream, partial, shard, rows);
+  }
+  const auto first = std::accumulate(rows.begin(), rows.begin() + tensor.rank(), std::int64_t{0});
+  const TensorView sum = partial.rows(first, shard.shape()[0]);
+  tensor.reduce_scatter(ctx.stream, partial, sum, rows);
+  convert(ctx, sum, shard);
+}
+
+std::vector<std::int64_t> equal_rows(const Communicator& comm, ConstTensorView shard) {
+  return std::vector<std::int64_t>(static_cast<std::size_t>(comm.size()), shard.shape()[0]);
+}
+
+}  // namespace
+
+void CopyToTensorParallel::backward(ExecContext& ctx, Communicator& tensor, TensorView partial,
+                                    TensorView dx) {
+  sum_whole("CopyToTensorParallel", ctx, tensor, partial, dx);
+}
+
+void ReduceFromTensorParallel::forward(ExecContext& ctx, Communicator& tensor, TensorView partial,
+                                       TensorView y) {
+  sum_whole("ReduceFromTensorParallel", ctx, tensor, partial, y);
 }
 
 void GatherFromSequence::forward(ExecContext& ctx, Communicator& tensor, ConstTensorView shard,
@@ -16,15 +56,15 @@ void GatherFromSequence::forward(ExecContext& ctx, Communicator& tensor, ConstTe
   tensor.all_gather(ctx.stream, shard, whole, rows);
 }
 
-void GatherFromSequence::backward(ExecContext& ctx, Communicator& tensor, ConstTensorView d_whole,
+void GatherFromSequence::backward(ExecContext& ctx, Communicator& tensor, TensorView d_whole,
                                   TensorView d_shard, std::span<const std::int64_t> rows) {
-  if (rows.empty()) return tensor.reduce_scatter(ctx.stream, d_whole, d_shard);
-  tensor.reduce_scatter(ctx.stream, d_whole, d_shard, rows);
+  const auto equal = equal_rows(tensor, d_shard);
+  sum_shards("GatherFromSequence", ctx, tensor, d_whole, d_shard, rows.empty() ? equal : rows);
 }
 
-void ReduceScatterToSequence::forward(ExecContext& ctx, Communicator& tensor,
-                                      ConstTensorView partial, TensorView shard) {
-  tensor.reduce_scatter(ctx.stream, partial, shard);
+void ReduceScatterToSequence::forward(ExecContext& ctx, Communicator& tensor, TensorView partial,
+                                      TensorView shard) {
+  sum_shards("ReduceScatterToSequence", ctx, tensor, partial, shard, equal_rows(tensor, shard));
 }
 
 void ReduceScatterToSequence::backward(ExecContext& ctx, Communicator& tensor,

@@ -70,6 +70,37 @@ TEST_P(RowsCuda, MovesRowsAmongGarbage) {
   }
 }
 
+// f32 into bf16: rounded once, after the addition. Seen red with the addend rounded first.
+TEST_P(RowsCuda, AddsSumsToRowsWithOneRounding) {
+  const std::vector<std::int64_t> rows{0, 2, 3};
+  for (const auto width : kWidths) {
+    SCOPED_TRACE(width);
+    auto dx = random(5, width, "dx");
+    Surrounded sums(test_, DType::kF32, 3, width, GetParam(), "sums");
+    auto expected = values_of(dx.view());
+    const auto addend = values_of(sums.view());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (std::size_t j = 0; j < static_cast<std::size_t>(width); ++j) {
+        expected[static_cast<std::size_t>(rows[i] * width) + j] +=
+            addend[i * static_cast<std::size_t>(width) + j];
+      }
+    }
+    // The device adds in f32 before it rounds to bf16.
+    expected = rounded(rounded(expected, DType::kF32), DType::kBF16);
+    add_to_rows(ctx(), sums.view(), rows, dx.view());
+    EXPECT_EQ(values_of(dx.view()), expected);
+    EXPECT_TRUE(dx.surroundings_are_untouched());
+  }
+}
+
+TEST_P(RowsCuda, AddsNothingToNoRows) {
+  auto dx = random(2, 8, "dx");
+  Surrounded none(test_, DType::kF32, 0, 8, GetParam(), "none");
+  const auto before = values_of(dx.view());
+  add_to_rows(ctx(), none.view(), {}, dx.view());
+  EXPECT_EQ(values_of(dx.view()), before);
+}
+
 // Rows around what the warps of a block take between two double sums, 128.
 TEST_P(RowsCuda, SumsBiasGradientsOfManyRowsAlmostExactly) {
   for (const std::int64_t count : {0, 1, 8, 127, 128, 129, 1000}) {

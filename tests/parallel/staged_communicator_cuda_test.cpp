@@ -93,7 +93,8 @@ TEST_P(StagedOnCuda, TensorsOfTheHostAreNotStaged) {
   comm_->all_reduce(stream(), x, ReduceOp::kSum);
   EXPECT_EQ(values_of(x), (Values{2, 4}));
   comm_->all_gather(stream(), x, whole);
-  EXPECT_EQ(values_of(whole), (Values{2, 4, 0, 0})) << "the host's communicator had them as they are";
+  EXPECT_EQ(values_of(whole), (Values{2, 4, 0, 0}))
+      << "the host's communicator had them as they are";
 }
 
 TEST_P(StagedOnCuda, ABarrierWaitsForTheStreamAndForTheOthers) {

@@ -1,4 +1,5 @@
-// Every collective on small integers, where each sum is exact and worked by formula.
+// Every collective on small integers, where each sum is exact and worked by formula: of host memory
+// and, where the build has a CUDA backend, of device memory staged through the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,12 +13,10 @@
 namespace coppice {
 namespace {
 
+using test::Backend;
 using test::TestContext;
 using test::values_of;
-
-std::unique_ptr<Communicator> world() {
-  return test::ranks_session().split(0, "world", {.seconds = 60});
-}
+using test::world_of;
 
 // Rank r holds r + 1 rows but rank 1 none: shards are uneven and one is empty.
 std::vector<std::int64_t> uneven_rows(int size) {
@@ -26,28 +25,35 @@ std::vector<std::int64_t> uneven_rows(int size) {
   return rows;
 }
 
-class MpiCollectives : public testing::TestWithParam<DType> {};
+/// Types that are summed over ranks; staging does not look at them.
+std::vector<Backend> collective_backends() {
+  std::vector<Backend> all = {{Device{}, DType::kF32}, {Device{}, DType::kF64}};
+  if constexpr (build::kWithCuda) all.push_back({test::kCudaDevice, DType::kF32});
+  return all;
+}
+
+class MpiCollectives : public testing::TestWithParam<Backend> {};
 
 TEST_P(MpiCollectives, AllReduceSumsAndTakesTheMaximum) {
-  TestContext test(1);
-  const auto comm = world();
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
   const double n = comm->size(), me = comm->rank();
-  Tensor sum = test.from(GetParam(), {2}, {me, 1.0});
+  Tensor sum = test.from(GetParam().dtype, {2}, {me, 1.0});
   comm->all_reduce(test.ctx().stream, sum, ReduceOp::kSum);
   EXPECT_EQ(values_of(sum.view()), (std::vector<double>{n * (n - 1) / 2, n}));
-  Tensor most = test.from(GetParam(), {2}, {me, -me});
+  Tensor most = test.from(GetParam().dtype, {2}, {me, -me});
   comm->all_reduce(test.ctx().stream, most, ReduceOp::kMax);
   EXPECT_EQ(values_of(most.view()), (std::vector<double>{n - 1, 0.0}));
 }
 
 TEST_P(MpiCollectives, AllGatherStacksUnevenShardsInRankOrder) {
-  TestContext test(1);
-  const auto comm = world();
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
   const auto rows = uneven_rows(comm->size());
   const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  const Tensor shard =
-      test.filled(GetParam(), {rows[static_cast<std::size_t>(comm->rank())], 3}, comm->rank());
-  Tensor whole = test.filled(GetParam(), {total, 3}, -1.0);
+  const Tensor shard = test.filled(GetParam().dtype,
+                                   {rows[static_cast<std::size_t>(comm->rank())], 3}, comm->rank());
+  Tensor whole = test.filled(GetParam().dtype, {total, 3}, -1.0);
   comm->all_gather(test.ctx().stream, shard, whole, rows);
   std::vector<double> expected;
   for (int rank = 0; rank < comm->size(); ++rank) {
@@ -58,8 +64,8 @@ TEST_P(MpiCollectives, AllGatherStacksUnevenShardsInRankOrder) {
 }
 
 TEST_P(MpiCollectives, ReduceScatterGivesEachRankItsRowsOfTheSum) {
-  TestContext test(1);
-  const auto comm = world();
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
   const auto rows = uneven_rows(comm->size());
   const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   // Element i of rank r is (r + 1) i; the sum over ranks is i n (n + 1) / 2.
@@ -67,9 +73,9 @@ TEST_P(MpiCollectives, ReduceScatterGivesEachRankItsRowsOfTheSum) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = (comm->rank() + 1) * static_cast<double>(i);
   }
-  const Tensor whole = test.from(GetParam(), {total, 3}, values);
+  const Tensor whole = test.from(GetParam().dtype, {total, 3}, values);
   const auto mine = static_cast<std::size_t>(comm->rank());
-  Tensor shard = test.filled(GetParam(), {rows[mine], 3}, -1.0);
+  Tensor shard = test.filled(GetParam().dtype, {rows[mine], 3}, -1.0);
   comm->reduce_scatter(test.ctx().stream, whole, shard, rows);
   const auto first = std::accumulate(rows.begin(), rows.begin() + comm->rank(), std::int64_t{0});
   const double n = comm->size();
@@ -81,16 +87,16 @@ TEST_P(MpiCollectives, ReduceScatterGivesEachRankItsRowsOfTheSum) {
 }
 
 TEST_P(MpiCollectives, ReduceScatterMayPutTheSumWhereItLies) {
-  TestContext test(1);
-  const auto comm = world();
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
   const auto rows = uneven_rows(comm->size());
   const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   const auto mine = static_cast<std::size_t>(comm->rank());
   const auto first = std::accumulate(rows.begin(), rows.begin() + comm->rank(), std::int64_t{0});
-  const Tensor whole = test.random(GetParam(), {total, 3}, fmt::format("rank {}", mine));
-  Tensor apart = test.zeros(GetParam(), {rows[mine], 3});
+  const Tensor whole = test.random(GetParam().dtype, {total, 3}, fmt::format("rank {}", mine));
+  Tensor apart = test.zeros(GetParam().dtype, {rows[mine], 3});
   comm->reduce_scatter(test.ctx().stream, whole, apart, rows);
-  Tensor same = test.random(GetParam(), {total, 3}, fmt::format("rank {}", mine));
+  Tensor same = test.random(GetParam().dtype, {total, 3}, fmt::format("rank {}", mine));
   const TensorView place = same.view().rows(first, rows[mine]);
   comm->reduce_scatter(test.ctx().stream, same, place, rows);
   EXPECT_TRUE(test::bit_equal(place, apart));
@@ -101,11 +107,11 @@ TEST_P(MpiCollectives, ReduceScatterMayPutTheSumWhereItLies) {
 // order of the ranks. Mutations seen red: sums begun with the own values; a block of the own piece
 // taken from its start; a block sent from its start.
 TEST_P(MpiCollectives, LargeSumsAddUpInTheOrderOfTheRanks) {
-  TestContext test(1);
-  const auto comm = world();
-  const std::int64_t block = (std::int64_t{1} << 20) / size_of(GetParam());
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
+  const std::int64_t block = (std::int64_t{1} << 20) / size_of(GetParam().dtype);
   const auto of_rank = [&](int rank, std::int64_t count) {
-    return test.random(GetParam(), {count, 1}, fmt::format("large {}", rank));
+    return test.random(GetParam().dtype, {count, 1}, fmt::format("large {}", rank));
   };
   for (const std::int64_t longest : {std::int64_t{30011}, block, block + 1}) {
     std::vector<std::int64_t> rows;
@@ -116,7 +122,7 @@ TEST_P(MpiCollectives, LargeSumsAddUpInTheOrderOfTheRanks) {
     for (int rank = 1; rank < comm->size(); ++rank) {
       const auto values = values_of(of_rank(rank, total));
       for (std::size_t i = 0; i < values.size(); ++i) {
-        sum[i] = GetParam() == DType::kF32
+        sum[i] = GetParam().dtype == DType::kF32
                      ? static_cast<float>(sum[i]) + static_cast<float>(values[i])
                      : sum[i] + values[i];
         most[i] = std::max(most[i], values[i]);
@@ -125,41 +131,41 @@ TEST_P(MpiCollectives, LargeSumsAddUpInTheOrderOfTheRanks) {
     const Tensor mine = of_rank(comm->rank(), total);
     const auto me = static_cast<std::size_t>(comm->rank());
     const auto first = std::accumulate(rows.begin(), rows.begin() + comm->rank(), std::int64_t{0});
-    Tensor shard = test.filled(GetParam(), {rows[me], 1}, -1.0);
+    Tensor shard = test.filled(GetParam().dtype, {rows[me], 1}, -1.0);
     comm->reduce_scatter(test.ctx().stream, mine, shard, rows);
     EXPECT_EQ(values_of(shard.view()),
               std::vector<double>(sum.begin() + first, sum.begin() + first + rows[me]));
     EXPECT_TRUE(test::bit_equal(mine, of_rank(comm->rank(), total))) << "the input is left alone";
 
-    Tensor all = test.from(GetParam(), {total, 1}, values_of(mine.view()));
+    Tensor all = test.from(GetParam().dtype, {total, 1}, values_of(mine.view()));
     comm->all_reduce(test.ctx().stream, all, ReduceOp::kSum);
     EXPECT_EQ(values_of(all.view()), sum);
-    Tensor largest = test.from(GetParam(), {total, 1}, values_of(mine.view()));
+    Tensor largest = test.from(GetParam().dtype, {total, 1}, values_of(mine.view()));
     comm->all_reduce(test.ctx().stream, largest, ReduceOp::kMax);
     EXPECT_EQ(values_of(largest.view()), most);
   }
 }
 
 TEST_P(MpiCollectives, BroadcastTakesTheRootsValues) {
-  TestContext test(1);
-  const auto comm = world();
-  Tensor data = test.filled(GetParam(), {2, 2}, comm->rank());
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
+  Tensor data = test.filled(GetParam().dtype, {2, 2}, comm->rank());
   comm->broadcast(test.ctx().stream, data, comm->size() - 1);
   EXPECT_EQ(values_of(data.view()), std::vector<double>(4, comm->size() - 1));
 }
 
 // Sums of values that do not add exactly: the order of summation shows in the bits.
 TEST_P(MpiCollectives, ASumHasTheSameBitsOnEveryRankAndInEveryRun) {
-  TestContext test(1);
-  const auto comm = world();
+  TestContext test(GetParam().device, 1);
+  const auto comm = world_of(GetParam().device);
   std::vector<std::vector<double>> runs;
   for (int run = 0; run < 3; ++run) {
-    Tensor data = test.random(GetParam(), {10007}, fmt::format("rank {}", comm->rank()));
+    Tensor data = test.random(GetParam().dtype, {10007}, fmt::format("rank {}", comm->rank()));
     comm->all_reduce(test.ctx().stream, data, ReduceOp::kSum);
     runs.push_back(values_of(data.view()));
-    Tensor first(test.memory(), GetParam(), {10007}, "test");
+    Tensor first(test.memory(), GetParam().dtype, {10007}, "test");
     const auto mine = values_of(data.view());
-    first = test.from(GetParam(), {10007}, mine);
+    first = test.from(GetParam().dtype, {10007}, mine);
     comm->broadcast(test.ctx().stream, first, 0);
     EXPECT_TRUE(test::bit_equal(first, data));
   }
@@ -167,10 +173,8 @@ TEST_P(MpiCollectives, ASumHasTheSameBitsOnEveryRankAndInEveryRun) {
   EXPECT_EQ(runs[0], runs[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, MpiCollectives, testing::Values(DType::kF32, DType::kF64),
-                         [](const testing::TestParamInfo<DType>& dtype) {
-                           return dtype.param == DType::kF32 ? std::string("F32") : "F64";
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, MpiCollectives, testing::ValuesIn(collective_backends()),
+                         [](const auto& backend) { return backend.param.name(); });
 
 TEST(ProcessGridOverMpi, EveryAxisHoldsTheRanksThatDifferOnlyInIt) {
   auto& session = test::ranks_session();

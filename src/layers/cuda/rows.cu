@@ -70,9 +70,9 @@ __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-template <int kCount>
+template <int kCount, class T>
 __global__ void __launch_bounds__(kMostThreads)
-    add_to_rows_kernel(Rows<const BF16> d_picked, const std::int64_t* rows, std::int64_t width,
+    add_to_rows_kernel(Rows<const T> d_picked, const std::int64_t* rows, std::int64_t width,
                        Rows<BF16> dx) {
   const std::int64_t from = blockIdx.x, to = rows[from];
   for_columns<kCount>(width, [&](std::int64_t i) {
@@ -107,6 +107,21 @@ void pick(ExecContext& ctx, ConstTensorView source, std::span<const std::int64_t
                rows_of<BF16>(target));
       },
       width, source, target);
+}
+
+template <class T>
+void add_to(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
+            TensorView dx) {
+  ScratchScope scratch(ctx.scratch);
+  const auto width = dx.shape()[1];
+  const std::int64_t* places = upload(ctx, scratch, rows);
+  with_pack(
+      [&](auto pack) {
+        launch(ctx.stream, {blocks_for(std::ssize(rows), 1), threads_for(width / pack)},
+               add_to_rows_kernel<pack, T>, rows_of<const T>(d_picked), places, width,
+               rows_of<BF16>(dx));
+      },
+      width, d_picked, dx);
 }
 
 }  // namespace
@@ -144,16 +159,8 @@ void scatter_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const st
 
 void add_to_rows(ExecContext& ctx, ConstTensorView d_picked, std::span<const std::int64_t> rows,
                  TensorView dx) {
-  ScratchScope scratch(ctx.scratch);
-  const auto width = dx.shape()[1];
-  const std::int64_t* places = upload(ctx, scratch, rows);
-  with_pack(
-      [&](auto pack) {
-        launch(ctx.stream, {blocks_for(std::ssize(rows), 1), threads_for(width / pack)},
-               add_to_rows_kernel<pack>, rows_of<const BF16>(d_picked), places, width,
-               rows_of<BF16>(dx));
-      },
-      width, d_picked, dx);
+  if (d_picked.dtype() == DType::kF32) return add_to<float>(ctx, d_picked, rows, dx);
+  add_to<BF16>(ctx, d_picked, rows, dx);
 }
 
 }  // namespace coppice::cuda
