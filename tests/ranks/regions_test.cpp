@@ -117,11 +117,12 @@ TEST_P(Regions, GatherSharedRowsIsAdjointToItsBackward) {
 // Parts whose sum is not a bf16: added up in f32 in the order of the ranks, and rounded at the end
 // alone. Seen red with parts rounded before they are added up.
 TEST_P(Regions, SumsAreRoundedOnce) {
+  constexpr std::int64_t kWidth = 64;
   const auto rows = uneven_rows();
   const auto total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   const auto mine = rows[static_cast<std::size_t>(comm_->rank())];
   const auto part_of = [&](int rank) {
-    return test_.random(partial(), {total, 4}, fmt::format("part {}", rank));
+    return test_.random(partial(), {total, kWidth}, fmt::format("part {}", rank));
   };
   auto sums = values_of(part_of(0));
   for (int rank = 1; rank < comm_->size(); ++rank) {
@@ -131,14 +132,15 @@ TEST_P(Regions, SumsAreRoundedOnce) {
     }
   }
   sums = test::rounded(sums, stored());
-  Tensor part = part_of(comm_->rank()), sum = test_.zeros(stored(), {total, 4});
+  Tensor part = part_of(comm_->rank()), sum = test_.zeros(stored(), {total, kWidth});
   ReduceFromTensorParallel::forward(ctx(), *comm_, part, sum);
   EXPECT_EQ(values_of(sum), sums);
-  Tensor whole = part_of(comm_->rank()), shard = test_.zeros(stored(), {mine, 4});
+  Tensor whole = part_of(comm_->rank()), shard = test_.zeros(stored(), {mine, kWidth});
   GatherFromSequence::backward(ctx(), *comm_, whole, shard, rows);
-  const auto first = 4 * std::accumulate(rows.begin(), rows.begin() + comm_->rank(), 0L);
+  const auto first =
+      kWidth * std::accumulate(rows.begin(), rows.begin() + comm_->rank(), std::int64_t{0});
   EXPECT_EQ(values_of(shard),
-            std::vector<double>(sums.begin() + first, sums.begin() + first + 4 * mine));
+            std::vector<double>(sums.begin() + first, sums.begin() + first + kWidth * mine));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Regions, testing::ValuesIn(test::backends()),
