@@ -24,6 +24,7 @@ struct RunConfig {
   DType precision = DType::kF32;
   GridSizes grid;
   SequenceParallel sequence_parallel = SequenceParallel::kNo;
+  bool overlap = true;  ///< collectives under compute
   double watchdog_seconds = 600;
   int threads_per_rank = 1;
   /// How a message about parallel.tensor begins: which sizes are valid shows only with the model.

@@ -166,6 +166,7 @@ RunConfig plain_values(const config::RunConfig& config) {
   plain.grid = {.tensor = static_cast<int>(parallel.tensor()),
                 .context = static_cast<int>(parallel.context()),
                 .data = static_cast<int>(parallel.data())};
+  plain.overlap = parallel.overlap();
   plain.sequence_parallel = parallel.sequence_parallel() && parallel.tensor() > 1
                                 ? SequenceParallel::kYes
                                 : SequenceParallel::kNo;

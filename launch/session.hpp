@@ -22,6 +22,7 @@ class Session {
         grid_(job.mpi(), config.grid, job.watchdog(config.watchdog_seconds),
               std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
               config.sequence_parallel) {
+    grid_.overlap(config.overlap);
     grid_.trace_to(trace);
   }
   Session(const Session&) = delete;

@@ -78,6 +78,28 @@ void put_facts(Text out, const TraceEvent& event) {
   if (facts.bytes >= 0) fmt::format_to(out, "\"bytes\":{},", facts.bytes);
 }
 
+struct EventRow {
+  int rank, thread;
+  std::int64_t shift;  // of the rank's times
+};
+
+void put_event(std::string& text, std::span<const TraceEvent> events, const TraceEvent& event,
+               const EventRow& row) {
+  COPPICE_CHECK(event.duration_ns != TraceEvent::kOpen, "{} {} has not ended", name_of(event.kind),
+                event.name);
+  const Text out(text);
+  fmt::format_to(out, "{{\"ph\":\"X\",\"pid\":{},\"tid\":{}", row.rank, row.thread);
+  put_time(out, "ts", event.begin_ns + row.shift);
+  put_time(out, "dur", event.duration_ns);
+  fmt::format_to(out, ",\"cat\":\"{}\",\"name\":\"{}", name_of(event.kind), event.name);
+  if (is_numbered(event.kind)) fmt::format_to(out, " {}", event.facts.index);
+  text += "\",\"args\":{";
+  put_place(out, events, event);
+  put_facts(out, event);
+  if (text.back() == ',') text.pop_back();
+  text += "}},\n";
+}
+
 }  // namespace
 
 void check_trace_file(const fs::path& file, const fs::path& run_dir,
@@ -104,28 +126,26 @@ std::string trace_json(const Trace& trace, const TracedRank& of, std::int64_t ze
   const std::int64_t shift = trace.start_unix_ns() - zero_unix_ns;
   std::string text;
   const Text out(text);
-  const auto about = [&](const char* what, const std::string& value) {
-    fmt::format_to(out, "{{\"ph\":\"M\",\"pid\":{},\"tid\":0,\"name\":\"{}\",\"args\":{{{}}}}},\n",
-                   of.rank, what, value);
+  const auto about = [&](const char* what, const std::string& value, int thread = 0) {
+    fmt::format_to(out, "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}\",\"args\":{{{}}}}},\n",
+                   of.rank, thread, what, value);
   };
   about("process_name", "\"name\":" + quoted(fmt::format("rank {} on {}", of.rank, of.host)));
   about("process_labels", fmt::format("\"labels\":\"tensor {}, context {}, data {}\"",
                                       of.place.tp_rank, of.place.cp_rank, of.place.dp_rank));
   about("process_sort_index", fmt::format("\"sort_index\":{}", of.rank));
   about("thread_name", "\"name\":\"main thread\"");
-  for (const TraceEvent& event : events) {
-    COPPICE_CHECK(event.duration_ns != TraceEvent::kOpen, "{} {} has not ended",
-                  name_of(event.kind), event.name);
-    fmt::format_to(out, "{{\"ph\":\"X\",\"pid\":{},\"tid\":0", of.rank);
-    put_time(out, "ts", event.begin_ns + shift);
-    put_time(out, "dur", event.duration_ns);
-    fmt::format_to(out, ",\"cat\":\"{}\",\"name\":\"{}", name_of(event.kind), event.name);
-    if (is_numbered(event.kind)) fmt::format_to(out, " {}", event.facts.index);
-    text += "\",\"args\":{";
-    put_place(out, events, event);
-    put_facts(out, event);
-    if (text.back() == ',') text.pop_back();
-    text += "}},\n";
+  for (const TraceEvent& event : events) put_event(text, events, event, {of.rank, 0, shift});
+  // Collectives under compute: a row for each axis.
+  std::vector<std::string_view> axes;
+  for (const TraceEvent& event : trace.background()) {
+    const auto found = std::find(axes.begin(), axes.end(), event.facts.axis);
+    const auto row = static_cast<int>(found - axes.begin()) + 1;
+    if (found == axes.end()) {
+      axes.push_back(event.facts.axis);
+      about("thread_name", fmt::format("\"name\":\"{} axis\"", event.facts.axis), row);
+    }
+    put_event(text, events, event, {of.rank, row, shift});
   }
   if (trace.omitted() > 0) {
     fmt::format_to(out, "{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0", of.rank);

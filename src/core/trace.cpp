@@ -30,6 +30,8 @@ std::string_view name_of(TraceKind kind) {
       return "op";
     case TraceKind::kCollective:
       return "collective";
+    case TraceKind::kWait:
+      return "wait";
   }
   return "unknown";
 }
@@ -72,6 +74,21 @@ void Trace::end(std::int32_t place) {
   TraceEvent& event = events_[static_cast<std::size_t>(place)];
   event.duration_ns = now_ns() - event.begin_ns;
   innermost_ = event.parent;
+}
+
+void Trace::add_background(const char* name, const TraceSpan& ran, std::int32_t parent,
+                           const TraceFacts& facts) {
+  if (std::ssize(background_) == capacity_) {
+    if (omitted_++ == 0) full_ns_ = now_ns();
+    return;
+  }
+  const auto begin = std::chrono::nanoseconds(ran.begin.time_since_epoch()).count() - start_ns_;
+  background_.push_back({.name = name,
+                         .begin_ns = begin,
+                         .duration_ns = std::chrono::nanoseconds(ran.end - ran.begin).count(),
+                         .parent = parent,
+                         .kind = TraceKind::kCollective,
+                         .facts = facts});
 }
 
 void Trace::forget(std::int32_t place) {

@@ -2,6 +2,7 @@
 // What one rank did and when, down to single operations, for whoever asks where the time goes. A
 // run that is traced owns a Trace and hands it on in the ExecContext; code marks its work with a
 // TraceScope. Files of traces, and how ranks come together in one, are launch/'s.
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +20,7 @@ enum class TraceKind : std::uint8_t {
   kModule,      ///< a layer's linear with its collectives, or the head: ops of one purpose
   kOp,          ///< arithmetic of this rank
   kCollective,  ///< with other ranks, waiting for them included
+  kWait,        ///< for a collective that ran under compute
 };
 
 /// "step", "microbatch", ...
@@ -45,6 +47,11 @@ struct TraceEvent {
   static constexpr std::int32_t kNone = -1;
 };
 
+/// A stretch of time by this process's steady clock.
+struct TraceSpan {
+  std::chrono::steady_clock::time_point begin{}, end{};
+};
+
 /// Units     time is the host's: on a device, ops that only enqueue take no time here
 /// Memory    room for `capacity` events, taken at the start and resident as far as it is used.
 ///           Events that begin when it is full are counted and left out
@@ -60,6 +67,8 @@ class Trace {
 
   /// In the order of their beginnings, so that an event comes behind those it lies in.
   std::span<const TraceEvent> events() const { return events_; }
+  /// What ran beside the thread that drives the rank; events of one axis do not overlap.
+  std::span<const TraceEvent> background() const { return background_; }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t omitted() const { return omitted_; }
   /// When the first event was left out, as in TraceEvent.
@@ -67,6 +76,12 @@ class Trace {
   /// Nanoseconds from 1970 (UTC) to the start, by which ranks find a common zero: to a microsecond
   /// on one host, between hosts as well as their clocks agree.
   std::int64_t start_unix_ns() const { return start_unix_ns_; }
+
+  /// The open event that the next one would lie in, or kNone.
+  std::int32_t innermost() const { return innermost_; }
+  /// A collective that has run under compute; `parent` is the event it was started in.
+  void add_background(const char* name, const TraceSpan& ran, std::int32_t parent,
+                      const TraceFacts& facts);
 
  private:
   friend class TraceScope;
@@ -76,7 +91,7 @@ class Trace {
   void end(std::int32_t place);
   void forget(std::int32_t place);
 
-  std::vector<TraceEvent> events_;
+  std::vector<TraceEvent> events_, background_;
   std::int64_t capacity_;
   std::int32_t innermost_ = TraceEvent::kNone;  // of the open ones
   std::int64_t omitted_ = 0, full_ns_ = 0;
@@ -97,7 +112,7 @@ class TraceScope {
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
-  /// Nothing was done after all: the event and those within it are taken out.
+  /// Nothing was done here after all: the event and those within it are taken out.
   void forget() {
     if (trace_ != nullptr) trace_->forget(place_);
     trace_ = nullptr;

@@ -73,10 +73,10 @@ std::string_view name_of(Collective collective) {
 
 template <class Call>
 void Communicator::counted(Collective collective, std::int64_t bytes, Call&& call) {
-  const TraceScope scope(size() > 1 ? trace_ : nullptr, TraceKind::kCollective,
-                         name_of(collective).data(), {.bytes = bytes, .axis = trace_axis_});
+  TraceScope scope(size() > 1 ? trace_ : nullptr, TraceKind::kCollective,
+                   name_of(collective).data(), {.bytes = bytes, .axis = trace_axis_});
   const auto start = std::chrono::steady_clock::now();
-  call();
+  call(scope);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   CollectiveCounter& counter = counters_[static_cast<std::size_t>(collective)];
   ++counter.calls;
@@ -101,21 +101,22 @@ void Communicator::check_rows(const char* what, ConstTensorView shard, ConstTens
 
 void Communicator::all_reduce(Stream& stream, TensorView data, ReduceOp op) {
   COPPICE_CHECK(data.is_contiguous(), "all_reduce: {} must be contiguous", data.shape());
-  counted(Collective::kAllReduce, bytes_of(data), [&] { do_all_reduce(stream, data, op); });
+  counted(Collective::kAllReduce, bytes_of(data),
+          [&](TraceScope&) { do_all_reduce(stream, data, op); });
 }
 
 void Communicator::all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                               std::span<const std::int64_t> rows) {
   check_rows("all_gather", shard, whole, rows);
   counted(Collective::kAllGather, bytes_of(shard),
-          [&] { do_all_gather(stream, shard, whole, rows); });
+          [&](TraceScope&) { do_all_gather(stream, shard, whole, rows); });
 }
 
 void Communicator::reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
                                   std::span<const std::int64_t> rows) {
   check_rows("reduce_scatter", shard, whole, rows);
   counted(Collective::kReduceScatter, bytes_of(whole),
-          [&] { do_reduce_scatter(stream, whole, shard, rows); });
+          [&](TraceScope&) { do_reduce_scatter(stream, whole, shard, rows); });
 }
 
 void Communicator::all_gather(Stream& stream, ConstTensorView shard, TensorView whole) {
@@ -128,15 +129,87 @@ void Communicator::reduce_scatter(Stream& stream, ConstTensorView whole, TensorV
   reduce_scatter(stream, whole, shard, rows);
 }
 
+std::unique_ptr<Background> Communicator::start(Stream& stream, CollectiveCall collective,
+                                                const BackgroundFacts&) {
+  collective(stream);
+  return nullptr;
+}
+
+Pending Communicator::started(Stream& stream, Collective collective, std::int64_t bytes,
+                              CollectiveCall call) {
+  Pending pending;
+  if (!overlaps_ || size() == 1) {
+    counted(collective, bytes, [&](TraceScope&) { call(stream); });
+    return pending;
+  }
+  pending.comm_ = this;
+  pending.collective_ = collective;
+  pending.bytes_ = bytes;
+  if (trace_ != nullptr) pending.trace_parent_ = trace_->innermost();
+  counted(collective, bytes, [&](TraceScope& scope) {
+    pending.background_ =
+        start(stream, std::move(call), {.collective = collective, .bytes = bytes});
+    // It gets its event, with the time it took, when it is finished.
+    if (pending.background_ && pending.background_->is_timed()) scope.forget();
+  });
+  return pending;
+}
+
+void Communicator::finish(Stream& stream, const Pending& pending) {
+  const char* name = name_of(pending.collective_).data();
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const TraceScope scope(trace_, TraceKind::kWait, name, {.axis = trace_axis_});
+    pending.background_->finish(stream);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  counters_[static_cast<std::size_t>(pending.collective_)].seconds += seconds.count();
+  if (trace_ != nullptr && pending.background_->is_timed()) {
+    trace_->add_background(name, pending.background_->ran(), pending.trace_parent_,
+                           {.bytes = pending.bytes_, .axis = trace_axis_});
+  }
+}
+
+void Pending::finish(Stream& stream) {
+  if (!background_) return;
+  comm_->finish(stream, *this);
+  background_.reset();
+}
+
+// What a call outlives: the rows are the caller's, and are kept.
+Pending Communicator::start_all_reduce(Stream& stream, TensorView data, ReduceOp op) {
+  COPPICE_CHECK(data.is_contiguous(), "all_reduce: {} must be contiguous", data.shape());
+  return started(stream, Collective::kAllReduce, bytes_of(data),
+                 [=, this](Stream& on) { do_all_reduce(on, data, op); });
+}
+
+Pending Communicator::start_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
+                                       std::span<const std::int64_t> rows) {
+  check_rows("all_gather", shard, whole, rows);
+  return started(stream, Collective::kAllGather, bytes_of(shard),
+                 [=, this, kept = std::vector<std::int64_t>(rows.begin(), rows.end())](Stream& on) {
+                   do_all_gather(on, shard, whole, kept);
+                 });
+}
+
+Pending Communicator::start_reduce_scatter(Stream& stream, ConstTensorView whole, TensorView shard,
+                                           std::span<const std::int64_t> rows) {
+  check_rows("reduce_scatter", shard, whole, rows);
+  return started(stream, Collective::kReduceScatter, bytes_of(whole),
+                 [=, this, kept = std::vector<std::int64_t>(rows.begin(), rows.end())](Stream& on) {
+                   do_reduce_scatter(on, whole, shard, kept);
+                 });
+}
+
 void Communicator::broadcast(Stream& stream, TensorView data, int root) {
   COPPICE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
   COPPICE_CHECK(data.is_contiguous(), "broadcast: {} must be contiguous", data.shape());
   counted(Collective::kBroadcast, rank() == root ? bytes_of(data) : 0,
-          [&] { do_broadcast(stream, data, root); });
+          [&](TraceScope&) { do_broadcast(stream, data, root); });
 }
 
 void Communicator::barrier(Stream& stream) {
-  counted(Collective::kBarrier, 0, [&] { do_barrier(stream); });
+  counted(Collective::kBarrier, 0, [&](TraceScope&) { do_barrier(stream); });
 }
 
 std::unique_ptr<Communicator> make_self_communicator() {

@@ -51,6 +51,11 @@ ProcessGrid::ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogCo
       axis(key_value_sharers, session.rank() / key_value_sharers, "shared key-value head");
 }
 
+void ProcessGrid::overlap(bool on) {
+  for (auto* axis : {&tensor_, &context_, &data_, &replicas_, &world_, &shared_key_value_})
+    (*axis)->overlap(on);
+}
+
 void ProcessGrid::trace_to(Trace* trace) {
   // The metrics' names.
   tensor_->trace_to(trace, "tensor");

@@ -56,6 +56,8 @@ class ProcessGrid {
   Communicator& shared_key_value() { return *shared_key_value_; }
   /// Every collective of the grid becomes an event of `trace`, which must outlive this.
   void trace_to(Trace* trace);
+  /// Whether collectives that are started run under compute (they do, unless told otherwise).
+  void overlap(bool on);
   /// What this rank is doing, for messages about waits.
   Activity& activity() { return *activity_; }
   ParallelContext parallel() {

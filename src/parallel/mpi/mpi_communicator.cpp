@@ -52,41 +52,107 @@ void check_mpi(int code, const char* call) {
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog,
-                                 const Activity& activity, Heartbeat& heartbeat)
+                                 const Activity& activity, Heartbeat& heartbeat, bool has_threads)
     : comm_(comm),
       axis_(std::move(axis)),
       watchdog_(watchdog),
       activity_(activity),
       heartbeat_(heartbeat),
-      pairwise_(comm) {
+      pairwise_(comm),
+      has_threads_(has_threads) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
 }
 
-MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&comm_); }
+MpiCommunicator::~MpiCommunicator() {
+  thread_.abandon();
+  MPI_Comm_free(&comm_);
+}
+
+// A collective in the axis's own thread. While nobody waits for it nobody says that this rank
+// waits: what counts for the others is what the thread does that drives the rank.
+class MpiCommunicator::UnderCompute final : public Background {
+ public:
+  UnderCompute(MpiCommunicator& comm, std::shared_ptr<CollectiveThread::Job> job,
+               const BackgroundFacts& facts)
+      : comm_(comm), job_(std::move(job)), facts_(facts) {}
+  ~UnderCompute() override {
+    // Its tensors may be gone in a moment.
+    if (!job_->done) comm_.thread_.abandon();
+  }
+  void finish(Stream&) override {
+    comm_.wait([&] { return job_->done.load(); }, facts_.collective, facts_.bytes);
+    if (job_->error) std::rethrow_exception(job_->error);
+  }
+  bool is_timed() const override { return true; }
+  TraceSpan ran() const override { return job_->ran; }
+
+ private:
+  MpiCommunicator& comm_;
+  std::shared_ptr<CollectiveThread::Job> job_;
+  BackgroundFacts facts_;
+};
+
+std::unique_ptr<Background> MpiCommunicator::start(Stream& stream, CollectiveCall collective,
+                                                   const BackgroundFacts& facts) {
+  if (!has_threads_) {
+    collective(stream);
+    return nullptr;
+  }
+  auto job = thread_.add([collective = std::move(collective)] {
+    Stream host{Device{}};
+    collective(host);
+  });
+  return std::make_unique<UnderCompute>(*this, std::move(job), facts);
+}
+
+// The order of an axis's collectives is that of their calls: one that blocks comes behind those
+// that were started before.
+void MpiCommunicator::take_turn(Collective collective, std::int64_t bytes) {
+  if (thread_.is_idle() || thread_.runs_here()) return;
+  wait([&] { return thread_.is_idle(); }, collective, bytes);
+}
 
 void MpiCommunicator::finish(std::span<MPI_Request> requests, Collective collective,
                              std::int64_t bytes) {
+  wait(
+      [&] {
+        int done = 0;
+        check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                              MPI_STATUSES_IGNORE),
+                  "MPI_Testall");
+        return done != 0;
+      },
+      collective, bytes);
+}
+
+void MpiCommunicator::wait(const std::function<bool()>& is_done, Collective collective,
+                           std::int64_t bytes) {
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
   constexpr std::chrono::milliseconds kBetweenLooks(5), kShortWait(1);
   constexpr std::chrono::microseconds kPause(50);
   constexpr std::chrono::seconds kStopped(1);  // such a pause was this process's, not its peers'
   auto start = Clock::now(), looked = start;
-  WaitNotice here = notice_of(name_of(collective), axis_, activity_);
-  stop_seen_.reset();
+  // In the axis's own thread nothing is told, and nobody given up: this rank's driver waits for it.
+  const bool runs_here = thread_.runs_here();
+  WaitNotice here{};
+  if (!runs_here) {
+    here = notice_of(name_of(collective), axis_, activity_);
+    stop_seen_.reset();
+  }
   for (int poll = 0;; ++poll) {
-    int done = 0;
-    check_mpi(
-        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-        "MPI_Testall");
-    if (done != 0) break;
+    if (is_done()) break;
     if (poll < kSpins) continue;
     sched_yield();
     const auto now = Clock::now();
     // A long wait leaves the core to whoever is waited for: yielding ranks still take turns.
     if (now - start > kShortWait) std::this_thread::sleep_for(kPause);
+    if (runs_here) {
+      thread_.check_abandoned();
+      continue;
+    }
     if (now - looked < kBetweenLooks) continue;
     if (now - looked > kStopped) start += now - looked;
     looked = now;
@@ -137,6 +203,7 @@ void MpiCommunicator::reduce_pieces(ConstTensorView whole, TensorView result, Re
 }
 
 void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {
+  take_turn(Collective::kAllReduce, data.numel() * size_of(data.dtype()));
   // Everybody sums a piece, and then has everybody's.
   std::vector<std::int64_t> begins, counts;
   for (int rank = 0; rank <= size_; ++rank) begins.push_back(data.numel() * rank / size_);
@@ -153,6 +220,7 @@ void MpiCommunicator::do_all_reduce(Stream&, TensorView data, ReduceOp op) {
 
 void MpiCommunicator::do_all_gather(Stream&, ConstTensorView shard, TensorView whole,
                                     std::span<const std::int64_t> rows) {
+  take_turn(Collective::kAllGather, shard.numel() * size_of(shard.dtype()));
   gather_pieces(shard, whole, rows, Collective::kAllGather);
 }
 
@@ -182,6 +250,7 @@ void MpiCommunicator::gather_pieces(ConstTensorView shard, TensorView whole,
 
 void MpiCommunicator::do_reduce_scatter(Stream&, ConstTensorView whole, TensorView shard,
                                         std::span<const std::int64_t> rows) {
+  take_turn(Collective::kReduceScatter, whole.numel() * size_of(whole.dtype()));
   const auto per_row = elements_per_row(whole);
   std::vector<std::int64_t> begins{0};
   for (const auto count : rows) begins.push_back(begins.back() + count * per_row);
@@ -190,6 +259,7 @@ void MpiCommunicator::do_reduce_scatter(Stream&, ConstTensorView whole, TensorVi
 
 void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
   if (data.numel() == 0) return;
+  take_turn(Collective::kBroadcast, data.numel() * size_of(data.dtype()));
   const RowType row(data);
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibcast(data.bytes(), count_of(data.shape()[0], "broadcast"), row.get(), root, comm_,
@@ -199,6 +269,7 @@ void MpiCommunicator::do_broadcast(Stream&, TensorView data, int root) {
 }
 
 void MpiCommunicator::do_barrier(Stream&) {
+  take_turn(Collective::kBarrier, 0);
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
   finish({&request, 1}, Collective::kBarrier, 0);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "parallel/communicator.hpp"
+#include "parallel/mpi/collective_thread.hpp"
 #include "parallel/mpi/heartbeat.hpp"
 #include "parallel/mpi/mpi_session.hpp"
 #include "parallel/mpi/pairwise_reduction.hpp"
@@ -19,7 +20,7 @@ class MpiCommunicator final : public Communicator {
  public:
   /// Takes `comm` over and frees it.
   MpiCommunicator(MPI_Comm comm, std::string axis, WatchdogConfig watchdog,
-                  const Activity& activity, Heartbeat& heartbeat);
+                  const Activity& activity, Heartbeat& heartbeat, bool has_threads);
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -35,8 +36,14 @@ class MpiCommunicator final : public Communicator {
   void do_broadcast(Stream& stream, TensorView data, int root) override;
   void do_barrier(Stream& stream) override;
 
+  std::unique_ptr<Background> start(Stream& stream, CollectiveCall collective,
+                                    const BackgroundFacts& facts) override;
+  class UnderCompute;
+
   void tell(WaitNotice& here);
   void tell_of_stop(WaitNotice& here, Clock::time_point now);
+  void take_turn(Collective collective, std::int64_t bytes);
+  void wait(const std::function<bool()>& is_done, Collective collective, std::int64_t bytes);
   void finish(std::span<MPI_Request> requests, Collective collective, std::int64_t bytes);
   void reduce_pieces(ConstTensorView whole, TensorView result, ReduceOp op,
                      std::span<const std::int64_t> begins, Collective collective);
@@ -49,9 +56,11 @@ class MpiCommunicator final : public Communicator {
   const Activity& activity_;
   Heartbeat& heartbeat_;
   PairwiseReduction pairwise_;
+  bool has_threads_;                            // MPI may be called by several threads at once
   std::optional<Clock::time_point> stop_seen_;  // since when this rank waits, asked to stop
   int rank_ = 0;
   int size_ = 1;
+  CollectiveThread thread_;  // last: it ends before what its jobs use
 };
 
 /// Throws CommError with MPI's own words when `code` is not success.

@@ -59,7 +59,7 @@ struct Gathering {
 }  // namespace
 
 struct MpiSession::State {
-  bool has_mpi = false;
+  bool has_mpi = false, has_threads = true;
   int rank = 0, size = 1, local_rank = 0, local_size = 1, local_cores = 1;
   std::string host;
   MPI_Comm words = MPI_COMM_NULL;  // of gather()
@@ -86,7 +86,8 @@ MpiSession::MpiSession(WatchdogConfig start) : state_(std::make_unique<State>())
   state_->notice = start.notice;
   const Deadline deadline("the start of MPI", start.seconds, start.notice);
   int provided = 0;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  state_->has_threads = provided >= MPI_THREAD_MULTIPLE;
   if (provided < MPI_THREAD_FUNNELED) {
     throw CommError(
         "this MPI offers no MPI_THREAD_FUNNELED (ranks compute with threads). Use another MPI.");
@@ -125,6 +126,7 @@ MpiSession::~MpiSession() {
   }
 }
 
+bool MpiSession::can_overlap() const { return state_->has_threads; }
 int MpiSession::rank() const { return state_->rank; }
 int MpiSession::size() const { return state_->size; }
 int MpiSession::local_rank() const { return state_->local_rank; }
@@ -160,7 +162,7 @@ std::unique_ptr<Communicator> MpiSession::split(int color, std::string axis,
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, state_->rank, &comm), "MPI_Comm_split");
   return std::make_unique<MpiCommunicator>(comm, std::move(axis), watchdog, state_->activity,
-                                           *state_->heartbeat);
+                                           *state_->heartbeat, state_->has_threads);
 }
 
 // Polls with pauses, so that ranks that wait for another's long work leave it the cores.

@@ -36,6 +36,8 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
+  /// Whether this MPI runs collectives under compute; else those that are started block.
+  bool can_overlap() const;
   int rank() const;
   int size() const;
   /// Place among the ranks of this host, and their number.
