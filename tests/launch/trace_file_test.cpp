@@ -69,6 +69,32 @@ TEST(TraceFile, TellsOfEachEventWhereItLies) {
   EXPECT_EQ(sum["args"], json({{"step", 7}, {"phase", "head"}, {"axis", "tensor"}, {"bytes", 24}}));
 }
 
+// Mutation seen red: all on the driver's row.
+TEST(TraceFile, PutsCollectivesUnderComputeOnARowForEachAxis) {
+  Trace trace;
+  {
+    const TraceScope step(&trace, TraceKind::kStep, "step", {.index = 7});
+    const auto begin = std::chrono::steady_clock::now();
+    const TraceSpan ran{begin, begin + std::chrono::microseconds(3)};
+    for (const char* axis : {"replicas", "tensor", "replicas"})
+      trace.add_background("reduce_scatter", ran, trace.innermost(), {.bytes = 8, .axis = axis});
+    const TraceScope wait(&trace, TraceKind::kWait, "reduce_scatter", {.axis = "replicas"});
+  }
+  const auto events = parsed(trace, {}, trace.start_unix_ns());
+  ASSERT_EQ(events.size(), 4U + 2U + 2U + 3U);
+  const auto &wait = events[5], &row = events[6], &first = events[7], &other = events[9];
+  EXPECT_EQ(wait["cat"], "wait");
+  EXPECT_EQ(wait["tid"], 0);
+  EXPECT_EQ(row["args"]["name"], "replicas axis");
+  EXPECT_EQ(row["tid"], 1);
+  EXPECT_EQ(first["cat"], "collective");
+  EXPECT_EQ(first["tid"], 1);
+  EXPECT_EQ(first["dur"], 3.0);
+  EXPECT_EQ(first["args"], json({{"step", 7}, {"axis", "replicas"}, {"bytes", 8}}));
+  EXPECT_EQ(other["tid"], 2);
+  EXPECT_EQ(events[10]["tid"], 1);
+}
+
 TEST(TraceFile, SaysWhereItBecameFull) {
   Trace trace(1);
   for (int i = 0; i < 3; ++i) const TraceScope op(&trace, "op");
