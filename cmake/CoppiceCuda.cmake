@@ -1,8 +1,9 @@
 # How the CUDA backend is compiled. One kernel source, two builds, told apart by include path alone:
 #   preset cuda      nvcc, with src/core/cuda/real before it
 #   preset emulated  g++ reads the same .cu files as C++, with src/core/cuda/emulated before them.
-#                    -fsanitize=thread makes the compiler report every load and store; the emulator
-#                    receives these calls, so the sanitizer's own runtime is never linked.
+#                    -fsanitize=thread makes the compiler report every load and store, and
+#                    -fsanitize=alignment those that would fault; the emulator receives these calls,
+#                    so the sanitizers' own runtime is never linked.
 # A CPU build looks for nothing and compiles nothing of it.
 
 if(COPPICE_CUDA AND NOT COPPICE_EMULATED_DEVICE)
@@ -71,7 +72,7 @@ function(coppice_cuda_sources target)
     # Not vectorised: a vector load may take in a neighbour that another thread writes. And no loop
     # turned into memset or memcpy, which the compiler does not report.
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-x;c++;-fsanitize=thread;--param;tsan-instrument-func-entry-exit=0;-g1;-Wno-unknown-pragmas;-fno-tree-vectorize;-fno-tree-loop-distribute-patterns")
+      "-x;c++;-fsanitize=thread,alignment;--param;tsan-instrument-func-entry-exit=0;-g1;-Wno-unknown-pragmas;-fno-tree-vectorize;-fno-tree-loop-distribute-patterns")
   else()
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${coppice_cuda_flags}")
   endif()

@@ -3,7 +3,8 @@
 // both schedules, since a check that depends on luck is none.
 //
 // The checks themselves were seen red with: clocks not joined at a barrier; copies landing when
-// they are issued; the count of sync_warp left out of the order; reads not remembered.
+// they are issued; the count of sync_warp left out of the order; reads not remembered; a barrier's
+// lanes not counted by warps; contents noted for reads as well.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +39,7 @@ class EmulatedChecks : public testing::Test {
     const int blocks = mistake >= kNoneInDeviceMemory ? kBlocks : 1;
     const DeviceArray<float> in(stream_, numbers(blocks * kThreads));
     DeviceArray<float> out(stream_, static_cast<std::size_t>(blocks * kThreads)),
-        scratch(stream_, static_cast<std::size_t>(blocks * kThreads));
+        scratch(stream_, numbers(blocks * kThreads));
     const emulated::WriteWatch watch(out.data(), out.bytes());
     test::launch_spoilt(stream_, mistake, {in.data(), out.data(), scratch.data(), blocks});
     auto values = out.values();
@@ -102,6 +103,10 @@ INSTANTIATE_TEST_SUITE_P(
         Noticed{"CopyFromBeyond", kCopyFromBeyond, "of a block of 512 bytes"},
         Noticed{"NamedBarrierOfTooMany", kNamedBarrierOfTooMany, "no thread can go on"},
         Noticed{"NamedBarrierOfTwoSizes", kNamedBarrierOfTwoSizes, "barrier 1 is reached"},
+        Noticed{"NamedBarrierOfHalfWarps", kNamedBarrierOfHalfWarps, "is reached by 16 lanes"},
+        Noticed{"NamedBarrierAtTwoPlaces", kNamedBarrierAtTwoPlaces, "by lanes of one warp at"},
+        Noticed{"NotAligned", kNotAligned, "no multiple of 8"},
+        Noticed{"NothingWritten", kNothingWritten, "that nothing was written to"},
         Noticed{"BehindDeviceMemory", kBehindDeviceMemory, "of a block of 1536 bytes"},
         Noticed{"WrittenTwice", kWrittenTwice, "was written already"},
         Noticed{"PartsOverlap", kPartsOverlap, "written already"},

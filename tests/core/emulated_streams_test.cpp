@@ -125,6 +125,41 @@ TEST_F(EmulatedStreams, ABufferThatEndsBeforeItsReaderOnAnotherStreamIsCaught) {
   EXPECT_GE(seeds_that_fail([] { return buffer_outlives_its_reader(false); }), kSeeds / 4);
 }
 
+// A stream uses a buffer that another one allocates.
+bool buffer_is_there_before_its_user(bool with_event) {
+  TestContext first(kCudaDevice);
+  Stream second(kCudaDevice);
+  first.stream().synchronize();
+  Tensor x = Tensor(first.memory(), DType::kF32, {16}, "x");
+  if (with_event) second.wait(first.stream().record());
+  set_zero(second, x);
+  second.synchronize();
+  return true;
+}
+
+TEST_F(EmulatedStreams, ABufferUsedBeforeItsStreamHasAllocatedItIsCaught) {
+  EXPECT_EQ(seeds_that_fail([] { return buffer_is_there_before_its_user(true); }), 0U);
+  EXPECT_GE(seeds_that_fail([] { return buffer_is_there_before_its_user(false); }), kSeeds / 4);
+}
+
+// What was not written is known through fills, copies and products.
+TEST_F(EmulatedStreams, AProductOfBytesThatNothingWroteIsCaught) {
+  TestContext test(kCudaDevice);
+  const Tensor a = test.filled(DType::kF32, {4, 8}, 1.0);
+  Tensor b = Tensor(test.memory(), DType::kF32, {8, 4}, "x"),
+         copied = Tensor(test.memory(), DType::kF32, {8, 4}, "x"),
+         c = Tensor(test.memory(), DType::kF32, {4, 4}, "x");
+  set_zero(test.stream(), b.view().rows(0, 7));
+  copy(test.stream(), b, copied);
+  gemm(test.ctx(), a, copied, c);
+  EXPECT_THAT([&] { test.stream().synchronize(); },
+              ThrowsMessage<DeviceError>(HasSubstr("a product's a holds bytes that nothing")));
+  copy(test.stream(), test.filled(DType::kF32, {1, 4}, 1.0), copied.view().rows(7, 1));
+  gemm(test.ctx(), a, copied, c);
+  test.stream().synchronize();
+  EXPECT_EQ(values_of(c), std::vector<double>(16, 1.0));
+}
+
 TEST_F(EmulatedStreams, WorkOfAnEmptyQueueBehindManyEventsComesInOrder) {
   // A chain over three streams, each link held by an event alone.
   EXPECT_EQ(seeds_that_fail([] {

@@ -3,6 +3,7 @@
 
 #include <cublasLt.h>
 
+#include "core/cuda/launch_support.hpp"
 #include "core/error.hpp"
 
 namespace coppice::cuda {
@@ -13,8 +14,10 @@ constexpr std::uint64_t kWorkspaceLimit = 32 << 20;
 
 void check(cublasStatus_t status, const char* action) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(fmt::format("cuBLASLt failed while {}: {}.", action,
-                                cublasLtGetStatusName(status)));
+  throw DeviceError(fmt::format(
+      "cuBLASLt failed while {}: {}, {} (a kernel enqueued before may be why). Run again with "
+      "CUDA_LAUNCH_BLOCKING=1; CUBLASLT_LOG_LEVEL=2 makes the library say what it refuses.",
+      action, cublasLtGetStatusName(status), cublasLtGetStatusString(status)));
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -40,8 +43,7 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 void make(Layout& layout, DType dtype, std::int64_t rows, std::int64_t columns,
           std::int64_t leading) {
-  check(cublasLtMatrixLayoutCreate(&layout.handle, type_of(dtype),
-                                   static_cast<std::uint64_t>(rows),
+  check(cublasLtMatrixLayoutCreate(&layout.handle, type_of(dtype), static_cast<std::uint64_t>(rows),
                                    static_cast<std::uint64_t>(columns), leading),
         "describing a matrix");
 }
@@ -75,7 +77,8 @@ class ProductPlan {
 void EndProductLibrary::operator()(ProductLibrary* library) const { delete library; }
 void EndProductPlan::operator()(ProductPlan* plan) const { delete plan; }
 
-std::unique_ptr<ProductLibrary, EndProductLibrary> begin_product_library(StreamState&) {
+std::unique_ptr<ProductLibrary, EndProductLibrary> begin_product_library(StreamState& stream) {
+  native_stream(stream);  // a handle is one of the current device
   std::unique_ptr<ProductLibrary, EndProductLibrary> library(new ProductLibrary);
   check(cublasLtCreate(&library->lt.handle), "starting");
   return library;
@@ -112,12 +115,13 @@ ProductPlanPtr plan_product(ProductLibrary& library, const ProductShape& shape) 
   const auto status = cublasLtMatmulAlgoGetHeuristic(
       library.lt.handle, plan->operation.handle, plan->a.handle, plan->b.handle, plan->d.handle,
       plan->d.handle, preference.handle, 1, &best, &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
-    throw DeviceError(fmt::format(
-        "cuBLASLt has no algorithm for {} [{}, {}] x [{}, {}] into {} ({}). Check that the driver is "
-        "as new as the toolkit.",
-        name_of(shape.input), shape.m, shape.k, shape.k, shape.n, name_of(shape.output),
-        cublasLtGetStatusName(status)));
+  if (status != CUBLAS_STATUS_SUCCESS || found == 0 || best.state != CUBLAS_STATUS_SUCCESS) {
+    throw DeviceError(
+        fmt::format("cuBLASLt has no algorithm for {} [{}, {}] x [{}, {}] into {} ({}). Check that "
+                    "the driver is "
+                    "as new as the toolkit.",
+                    name_of(shape.input), shape.m, shape.k, shape.k, shape.n, name_of(shape.output),
+                    cublasLtGetStatusName(status)));
   }
   plan->algorithm = best.algo;
   plan->workspace_bytes = best.workspaceSize;
@@ -134,7 +138,7 @@ void multiply(StreamState& stream, ProductLibrary& library, const ProductPlan& p
   check(cublasLtMatmul(library.lt.handle, plan.operation.handle, &alpha, operands.a, plan.a.handle,
                        operands.b, plan.b.handle, &beta, operands.d, plan.d.handle, operands.d,
                        plan.d.handle, &plan.algorithm, operands.workspace, plan.workspace_bytes,
-                       static_cast<cudaStream_t>(stream.native)),
+                       static_cast<cudaStream_t>(native_stream(stream))),
         "multiplying");
 }
 

@@ -10,6 +10,9 @@ namespace coppice::cuda {
 namespace {
 
 constexpr std::int64_t kWorkspaceAlignment = 256;
+// Row counts differ from micro-batch to micro-batch: a long run must not keep every one it has
+// seen.
+constexpr std::size_t kMostPlans = 4096;
 
 // The library's handle and the algorithms chosen so far, for one stream.
 class Products : public Attachment {
@@ -18,9 +21,9 @@ class Products : public Attachment {
 
   ProductLibrary& library() { return *library_; }
   const ProductPlan& plan(const ProductShape& shape) {
-    auto& plan = plans_[shape];
-    if (!plan) plan = plan_product(*library_, shape);
-    return *plan;
+    if (const auto found = plans_.find(shape); found != plans_.end()) return *found->second;
+    if (plans_.size() == kMostPlans) plans_.clear();
+    return *plans_.emplace(shape, plan_product(*library_, shape)).first->second;
   }
 
  private:
@@ -34,7 +37,8 @@ std::int64_t alignment_of(const void* address) {
 }
 
 std::int64_t leading(ConstTensorView matrix) {
-  // A matrix of at most one row may carry any stride; the library insists on one that could hold it.
+  // A matrix of at most one row may carry any stride; the library insists on one that could hold
+  // it.
   return std::max(matrix.strides()[0], matrix.shape()[1]);
 }
 

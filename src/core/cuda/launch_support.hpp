@@ -4,8 +4,10 @@
 
 namespace coppice::cuda {
 
-/// The runtime's handle (a cudaStream_t) of a stream on a CUDA device.
+/// The runtime's handle (a cudaStream_t) of a stream on a CUDA device, which becomes the calling
+/// thread's current one: launches want it so.
 void* native_stream(Stream& stream);
+void* native_stream(StreamState& stream);
 
 /// Throws DeviceError with the code's name where `code` (a cudaError_t) is not success.
 void check_device(int code, const char* action);

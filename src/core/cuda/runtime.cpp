@@ -5,13 +5,60 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "core/cuda/launch_support.hpp"
 
 namespace coppice::cuda {
 namespace {
 
-cudaStream_t native(StreamState& stream) { return static_cast<cudaStream_t>(stream.native); }
+// CUDA's current device belongs to the calling thread and begins as device 0 in each; launches and
+// new events are refused where it is not the stream's. So it is set before every call, which costs
+// less than remembering it would gain.
+cudaStream_t native(StreamState& stream) {
+  cudaSetDevice(stream.device.index);  // fails as what follows will
+  return static_cast<cudaStream_t>(stream.native);
+}
+
+// What to do about an error, where that can be told.
+const char* advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+      return " (a kernel enqueued before did it, and the device is lost to this process). Run "
+             "again "
+             "with CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to see which.";
+    case cudaErrorInsufficientDriver:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorUnsupportedPtxVersion:
+      return " (the driver is older than this build's CUDA runtime needs). Update the driver; "
+             "nvidia-smi shows its version.";
+    case cudaErrorNoKernelImageForDevice:
+      return " (the program holds code for compute capability 8.0 and 9.0, and PTX for later "
+             "ones). "
+             "Use such a GPU.";
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+      return " (the process sees no such GPU, or may not use it). Look at nvidia-smi and "
+             "CUDA_VISIBLE_DEVICES.";
+    case cudaErrorMemoryAllocation:
+      return " (the GPU's memory is taken, perhaps by another process). Look at nvidia-smi.";
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorLaunchOutOfResources:
+      return " (a block with so many threads or so much shared memory does not fit this GPU). "
+             "Report "
+             "it with the GPU's name.";
+    default:
+      return ".";
+  }
+}
 
 bool is_pinned(const void* host) {
   cudaPointerAttributes attributes{};
@@ -22,7 +69,7 @@ bool is_pinned(const void* host) {
 }  // namespace
 
 struct EventState {
-  cudaEvent_t native;
+  cudaEvent_t native = nullptr;
 };
 struct TimeMark {
   cudaEvent_t native;
@@ -32,15 +79,14 @@ void check_device(int code, const char* action) {
   const auto error = static_cast<cudaError_t>(code);
   if (error == cudaSuccess) return;
   cudaGetLastError();  // else the next launch would report this one
-  throw DeviceError(fmt::format("CUDA failed while {}: {} ({}).", action, cudaGetErrorName(error),
-                                cudaGetErrorString(error)));
+  throw DeviceError(fmt::format("CUDA failed while {}: {}, {}{}", action, cudaGetErrorName(error),
+                                cudaGetErrorString(error), advice(error)));
 }
 
-void* native_stream(Stream& stream) { return stream.state().native; }
+void* native_stream(Stream& stream) { return native(stream.state()); }
+void* native_stream(StreamState& stream) { return native(stream); }
 
 StreamState* begin_stream(const Device& device) {
-  // CUDA's current device belongs to the calling thread; a process uses one device and one thread
-  // that launches, so it is set here and nowhere else.
   check_device(cudaSetDevice(device.index), "choosing the device");
   // Memory given back stays with the process: asking the driver again would wait for the device.
   cudaMemPool_t pool = nullptr;
@@ -63,11 +109,11 @@ void end(StreamState* stream) {
 }
 
 EventState* record(StreamState& stream) {
-  cudaEvent_t event = nullptr;
-  check_device(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
-  auto* state = new EventState{event};
-  check_device(cudaEventRecord(event, native(stream)), "recording an event");
-  return state;
+  cudaStream_t of = native(stream);  // an event is one of the current device
+  auto state = std::make_unique<EventState>();
+  check_device(cudaEventCreateWithFlags(&state->native, cudaEventDisableTiming), "making an event");
+  check_device(cudaEventRecord(state->native, of), "recording an event");
+  return state.release();
 }
 void end(EventState* event) {
   cudaEventDestroy(event->native);
@@ -108,8 +154,7 @@ void synchronize_device(const Device& device) {
 
 std::byte* allocate(StreamState& stream, std::int64_t bytes) {
   void* block = nullptr;
-  const auto error =
-      cudaMallocAsync(&block, static_cast<std::size_t>(bytes), native(stream));
+  const auto error = cudaMallocAsync(&block, static_cast<std::size_t>(bytes), native(stream));
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
@@ -140,8 +185,11 @@ void copy(StreamState& stream, const Copy& copy) {
                                    static_cast<std::size_t>(copy.rows), kind, native(stream)),
                  "copying rows");
   }
-  // A source that is not pinned has been taken by now; a target has not been given yet.
+  // Of host memory that is not pinned, CUDA promises no more than that the copy "might be
+  // synchronous" (driver API, API synchronization behavior): where the GPU reads such memory by
+  // itself, it need not be.
   if (copy.kind == CopyKind::kToHost && !is_pinned(copy.to)) synchronize(stream);
+  if (copy.kind == CopyKind::kToDevice && !is_pinned(copy.from)) synchronize(stream);
 }
 
 void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes, std::int64_t rows,

@@ -6,6 +6,7 @@
 #include "device/barrier.cuh"
 #include "device/block.cuh"
 #include "device/mma.cuh"
+#include "device/pack.cuh"
 
 namespace coppice::test {
 namespace {
@@ -99,6 +100,14 @@ __global__ void in_named_barriers(SpoiltArguments a) {
     named_barrier(1 + pair, 96);
   } else if constexpr (kMistake == kNamedBarrierOfTwoSizes) {
     named_barrier(1, t < 32 ? 96 : 128);
+  } else if constexpr (kMistake == kNamedBarrierOfHalfWarps) {
+    named_barrier(1 + t % 32 / 16, 64);
+  } else if constexpr (kMistake == kNamedBarrierAtTwoPlaces) {
+    if (t % 2 == 0) {
+      named_barrier(1 + pair, 64);
+    } else {
+      named_barrier(1 + pair, 64);
+    }
   } else {
     named_barrier(1 + pair, 64);
   }
@@ -122,6 +131,9 @@ __global__ void in_device_memory(SpoiltArguments a) {
     value += **shared;
     __syncthreads();
   }
+  // Floats in pairs; those of odd threads begin between two multiples of 8.
+  if (kMistake == kNotAligned && t < kThreads - 1) value += load_pack<2>(a.in + i)[1];
+  if (kMistake == kNothingWritten) value += a.out[i];
   if constexpr (kMistake == kThrows) throw std::runtime_error("no such case");
   a.out[kMistake == kPartsOverlap ? t : i] = value;
   if constexpr (kMistake == kWrittenTwice) {
@@ -144,7 +156,7 @@ void launch_as(Stream& stream, const SpoiltArguments& a) {
     with(in_warp<kMistake>);
   } else if constexpr (kMistake <= kCopyFromBeyond) {
     with(in_copies<kMistake>);
-  } else if constexpr (kMistake <= kNamedBarrierOfTwoSizes) {
+  } else if constexpr (kMistake <= kNamedBarrierAtTwoPlaces) {
     with(in_named_barriers<kMistake>);
   } else {
     with(in_device_memory<kMistake>);

@@ -35,6 +35,8 @@ enum class Mistake {
   kNoneInNamedBarriers,  ///< as between warps, by pairs of warps
   kNamedBarrierOfTooMany,
   kNamedBarrierOfTwoSizes,
+  kNamedBarrierOfHalfWarps,
+  kNamedBarrierAtTwoPlaces,
 
   kNoneInDeviceMemory,  ///< out[b * 128 + t] = in of the same place, and scratch between threads
   kBehindDeviceMemory,
@@ -43,6 +45,8 @@ enum class Mistake {
   kReadsOtherBlock,
   kScratchWithoutBarrier,
   kOthersLocalMemory,
+  kNotAligned,
+  kNothingWritten,
   kThrows,
 };
 

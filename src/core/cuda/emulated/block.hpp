@@ -76,6 +76,8 @@ class Block {
   /// Ends the block with an error, from any of its threads. Never unwinds the kernel.
   [[noreturn]] void fail(std::string problem);
   [[noreturn]] void fail(const Finding& finding, const std::string& what, const void* code);
+  [[noreturn]] void fail_misaligned(std::uintptr_t address, std::uintptr_t alignment,
+                                    const char* file, unsigned line);
 
   Access access(int thread, const void* code) const;
   /// Checks an access to shared memory and fails if anything is wrong with it.

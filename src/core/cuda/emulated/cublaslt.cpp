@@ -3,10 +3,12 @@
 // f32 and in one fixed order. How the library blocks and rounds inside is not imitated.
 #include "core/cuda/cublaslt.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "core/convert.hpp"
+#include "core/cuda/emulated/gpu.hpp"
 #include "core/cuda/emulated/stream.hpp"
 
 namespace coppice::cuda {
@@ -20,8 +22,9 @@ class ProductPlan {
 
 namespace {
 
-// Every plan asks for some, so that a caller without any, or with somebody else's, is noticed.
-constexpr std::int64_t kWorkspaceBytes = 1024;
+// Every plan asks for some, so that a caller without any, or with somebody else's, is noticed; and
+// for as much as partial sums over k may take, so that plans of memory that forget it are too.
+constexpr std::int64_t kLeastWorkspace = 1024, kMostWorkspace = 32 << 20;
 constexpr std::int64_t kWorkspaceAlignment = 256;
 
 struct Matrix {
@@ -50,13 +53,32 @@ void check_aligned(const char* name, const void* address, std::int64_t alignment
       name, fmt::ptr(address), alignment));
 }
 
+template <class F>
+void for_columns(const Matrix& matrix, const void* data, const F& f) {
+  const auto size = size_of(matrix.dtype);
+  for (std::int64_t column = 0; column < matrix.columns; ++column) {
+    f(static_cast<const std::byte*>(data) + column * matrix.leading * size, matrix.rows * size);
+  }
+}
+
+void check_contents(const Matrix& matrix, const void* data) {
+  for_columns(matrix, data, [&](const void* column, std::int64_t bytes) {
+    if (emulated::gpu().memory.holds_contents(column, bytes)) return;
+    throw DeviceError(
+        fmt::format("a product's {} holds bytes that nothing was written to (memory "
+                    "starts with garbage). Write it first, or take fewer rows.",
+                    matrix.name));
+  });
+}
+
 void check_apart(const Matrix& matrix, const void* data, const Matrix& d, const void* out) {
   const auto* begin = static_cast<const std::byte*>(data);
   const auto* d_begin = static_cast<const std::byte*>(out);
   if (begin + matrix.bytes() <= d_begin || d_begin + d.bytes() <= begin) return;
-  throw DeviceError(fmt::format("a product's {} and d share memory (the library reads {} while it "
-                                "writes d). Give d memory of its own.",
-                                matrix.name, matrix.name));
+  throw DeviceError(
+      fmt::format("a product's {} and d share memory (the library reads {} while it "
+                  "writes d). Give d memory of its own.",
+                  matrix.name, matrix.name));
 }
 
 float element(DType dtype, const void* data, std::int64_t index) {
@@ -116,40 +138,53 @@ ProductPlanPtr plan_product(ProductLibrary&, const ProductShape& shape) {
                      (shape.output == shape.input || shape.output == DType::kF32);
   if (!types || shape.m < 1 || shape.n < 1 || shape.k < 1) {
     throw DeviceError(fmt::format(
-        "no algorithm for {} [{}, {}] x [{}, {}] into {} (products are bf16 or f32, into the same or "
+        "no algorithm for {} [{}, {}] x [{}, {}] into {} (products are bf16 or f32, into the same "
+        "or "
         "into f32, and not empty). Convert before, or leave the product out.",
         name_of(shape.input), shape.m, shape.k, shape.k, shape.n, name_of(shape.output)));
   }
   for (const Matrix& matrix : {a_of(shape), b_of(shape), d_of(shape)}) {
     if (matrix.leading >= matrix.rows) continue;
-    throw DeviceError(fmt::format(
-        "a product's {} has {} rows and a leading dimension of {} (columns would overlap). Give the "
-        "distance of two columns.",
-        matrix.name, matrix.rows, matrix.leading));
+    throw DeviceError(
+        fmt::format("a product's {} has {} rows and a leading dimension of {} (columns would "
+                    "overlap). Give the "
+                    "distance of two columns.",
+                    matrix.name, matrix.rows, matrix.leading));
   }
   return ProductPlanPtr(new ProductPlan{shape});
 }
 
-std::int64_t workspace_bytes(const ProductPlan&) { return kWorkspaceBytes; }
+std::int64_t workspace_bytes(const ProductPlan& plan) {
+  return std::clamp(plan.shape.m * plan.shape.n * size_of(DType::kF32), kLeastWorkspace,
+                    kMostWorkspace);
+}
 
 void multiply(StreamState& stream, ProductLibrary&, const ProductPlan& plan,
               const ProductOperands& operands) {
-  emulated::enqueue(stream, "a product", [shape = plan.shape, operands] {
-    check_aligned("a", operands.a, shape.a_alignment);
-    check_aligned("b", operands.b, shape.b_alignment);
-    check_aligned("d", operands.d, shape.d_alignment);
-    check_aligned("workspace", operands.workspace, kWorkspaceAlignment);
-    const Matrix a = a_of(shape), b = b_of(shape), d = d_of(shape);
-    emulated::check_device_range("a product's a", operands.a, a.bytes());
-    emulated::check_device_range("a product's b", operands.b, b.bytes());
-    emulated::check_device_range("a product's d", operands.d, d.bytes());
-    emulated::check_device_range("a product's workspace", operands.workspace, kWorkspaceBytes);
-    check_apart(a, operands.a, d, operands.d);
-    check_apart(b, operands.b, d, operands.d);
-    // Whatever else lies there is lost, as it may be on a GPU.
-    std::memset(operands.workspace, 0xff, kWorkspaceBytes);
-    compute(shape, operands);
-  });
+  emulated::enqueue(
+      stream, "a product", [shape = plan.shape, workspace = workspace_bytes(plan), operands] {
+        check_aligned("a", operands.a, shape.a_alignment);
+        check_aligned("b", operands.b, shape.b_alignment);
+        check_aligned("d", operands.d, shape.d_alignment);
+        check_aligned("workspace", operands.workspace, kWorkspaceAlignment);
+        const Matrix a = a_of(shape), b = b_of(shape), d = d_of(shape);
+        emulated::check_device_range("a product's a", operands.a, a.bytes());
+        emulated::check_device_range("a product's b", operands.b, b.bytes());
+        emulated::check_device_range("a product's d", operands.d, d.bytes());
+        emulated::check_device_range("a product's workspace", operands.workspace, workspace);
+        check_contents(a, operands.a);
+        check_contents(b, operands.b);
+        if (operands.beta != 0) check_contents(d, operands.d);
+        check_apart(a, operands.a, d, operands.d);
+        check_apart(b, operands.b, d, operands.d);
+        // Whatever else lies there is lost, as it may be on a GPU.
+        std::memset(operands.workspace, 0xff, static_cast<std::size_t>(workspace));
+        emulated::gpu().memory.note_contents(operands.workspace, workspace, false);
+        compute(shape, operands);
+        for_columns(d, operands.d, [](const void* column, std::int64_t bytes) {
+          emulated::gpu().memory.note_contents(column, bytes);
+        });
+      });
 }
 
 }  // namespace coppice::cuda

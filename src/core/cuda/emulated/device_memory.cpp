@@ -19,6 +19,7 @@ constexpr std::int64_t kGrain = 2;  // bytes that share a cell of the shadow
 constexpr int kPoison = 0xff;       // NaN in every float type
 constexpr std::int32_t kSeveralBlocks = -2;
 
+std::int64_t cells_in(std::int64_t bytes) { return (bytes + kGrain - 1) / kGrain; }
 std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -31,26 +32,38 @@ std::byte* DeviceMemory::allocate(std::int64_t bytes) {
   if (memory == nullptr) return nullptr;
   std::byte* begin = memory + kGap;
   std::memset(begin, kPoison, static_cast<std::size_t>(bytes));
-  blocks_[number(begin)] = {.bytes = bytes};
+  blocks_[number(begin)] = {
+      .bytes = bytes, .contents = std::vector<bool>(static_cast<std::size_t>(cells_in(bytes)))};
   bytes_in_use_ += bytes;
   return begin;
 }
 
+std::byte* DeviceMemory::reserve(std::int64_t bytes) {
+  std::byte* block = allocate(bytes);
+  if (block != nullptr) blocks_[number(block)].reserved = true;
+  return block;
+}
+
+void DeviceMemory::begin_use(std::byte* block) { blocks_[number(block)].reserved = false; }
+
 void DeviceMemory::release(std::byte* block) {
   if (block == nullptr) return;
   const auto found = blocks_.find(number(block));
-  if (found == blocks_.end() || !found->second.in_use) {
+  if (found == blocks_.end() || !found->second.in_use || found->second.reserved) {
     throw DeviceError(fmt::format(
         "{} is given back to the device's memory, but {} (a buffer has one owner). Look for a "
-        "second "
-        "release of it.",
-        fmt::ptr(block), found == blocks_.end() ? "was never allocated" : "is free already"));
+        "second release of it, or one on another stream.",
+        fmt::ptr(block),
+        found == blocks_.end()   ? "was never allocated"
+        : found->second.reserved ? "its stream has not yet allocated it"
+                                 : "is free already"));
   }
   Block& entry = found->second;
   const Opened opened(pages_);
   std::memset(block, kPoison, static_cast<std::size_t>(entry.bytes));
   entry.in_use = false;
   entry.cells = {};
+  entry.contents = {};
   bytes_in_use_ -= entry.bytes;
   bytes_freed_ += entry.bytes;
   freed_.push_back(found->first);
@@ -97,18 +110,49 @@ std::string DeviceMemory::problem_with(const void* address, std::int64_t bytes) 
     return fmt::format("bytes {} to {} of a block of {} bytes", offset, offset + bytes,
                        block.bytes);
   }
+  if (block.reserved) {
+    return fmt::format(
+        "in a block of {} bytes that its stream has not yet allocated (another stream "
+        "waits for an event of that one first)",
+        block.bytes);
+  }
   return block.in_use ? "" : fmt::format("in a block of {} bytes that was given back", block.bytes);
+}
+
+// The map's entries are ours to change; find() is const for the questions about them.
+DeviceMemory::Block& DeviceMemory::block_at(const void* address) {
+  return blocks_.find(find(number(address))->first)->second;
+}
+
+void DeviceMemory::note_contents(const void* address, std::int64_t bytes, bool hold) {
+  if (bytes <= 0) return;
+  const auto offset = std::int64_t(number(address) - find(number(address))->first);
+  auto& contents = block_at(address).contents;
+  std::fill(contents.begin() + offset / kGrain, contents.begin() + cells_in(offset + bytes), hold);
+}
+
+void DeviceMemory::note_copy(const void* to, const void* from, std::int64_t bytes) {
+  const auto target = std::int64_t(number(to) - find(number(to))->first) / kGrain;
+  auto& contents = block_at(to).contents;
+  const auto source = std::int64_t(number(from) - find(number(from))->first) / kGrain;
+  const auto& of_source = block_at(from).contents;
+  std::copy_n(of_source.begin() + source, cells_in(bytes), contents.begin() + target);
+}
+
+bool DeviceMemory::holds_contents(const void* address, std::int64_t bytes) const {
+  const auto& [begin, block] = *find(number(address));
+  const auto offset = std::int64_t(number(address) - begin);
+  const auto first = block.contents.begin() + offset / kGrain,
+             last = block.contents.begin() + cells_in(offset + bytes);
+  return std::find(first, last, false) == last;
 }
 
 template <class F>
 Finding DeviceMemory::for_cells(const void* address, std::int64_t bytes, const Access& access,
                                 F&& f) {
   const auto* found = find(number(address));
-  // The map's entries are ours to change; find() is const for the questions about them.
-  Block& block = blocks_.find(found->first)->second;
-  if (block.cells.empty()) {
-    block.cells.resize(static_cast<std::size_t>((block.bytes + kGrain - 1) / kGrain));
-  }
+  Block& block = block_at(address);
+  if (block.cells.empty()) block.cells.resize(static_cast<std::size_t>(cells_in(block.bytes)));
   const auto begin = std::int64_t(number(address) - found->first);
   for (auto i = begin / kGrain; i * kGrain < begin + bytes; ++i) {
     Cell& cell = block.cells[static_cast<std::size_t>(i)];

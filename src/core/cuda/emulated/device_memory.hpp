@@ -1,7 +1,8 @@
 #pragma once
 // Host memory that stands for a GPU's. Every block is known, so that an access beside one, or to
-// one given back, is an error that names it; fresh and freed bytes hold NaN in every float type.
-// Also the shadow in which accesses of a kernel's threads to these blocks are compared.
+// one given back, is an error that names it; fresh and freed bytes hold NaN in every float type,
+// and which bytes hold anything at all is known too. Also the shadow in which accesses of a
+// kernel's threads to these blocks are compared.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,6 +24,9 @@ class DeviceMemory {
 
   /// Memory    aligned to 256 bytes, all bits set; null for 0 bytes or where the host has no more
   std::byte* allocate(std::int64_t bytes);
+  /// The same, but not in use before begin_use: until a stream has come to its allocation.
+  std::byte* reserve(std::int64_t bytes);
+  void begin_use(std::byte* block);
   /// Errors    DeviceError for what is not the begin of a block in use
   void release(std::byte* block);
 
@@ -32,6 +36,12 @@ class DeviceMemory {
   /// Its bytes may be touched while an Opened of this lives: while work of the device runs.
   GuardedRegion& pages() { return pages_; }
   std::int64_t bytes_in_use() const { return bytes_in_use_; }
+
+  /// The bytes hold something from now on, or nothing. In a block in use, as those below.
+  void note_contents(const void* address, std::int64_t bytes, bool hold = true);
+  /// As many bytes as at `from` hold something, and no others.
+  void note_copy(const void* to, const void* from, std::int64_t bytes);
+  bool holds_contents(const void* address, std::int64_t bytes) const;
 
   /// One access by a thread of block `block` of launch `launch`, to bytes in a block in use.
   Finding read(const void* address, std::int64_t bytes, const Access& access);
@@ -53,7 +63,9 @@ class DeviceMemory {
   struct Block {
     std::int64_t bytes = 0;
     bool in_use = true;
-    std::vector<Cell> cells{};  // made by the first access that is checked
+    bool reserved = false;         // its stream has not come to the allocation
+    std::vector<bool> contents{};  // for every two bytes: whether anything was written there
+    std::vector<Cell> cells{};     // made by the first access that is checked
   };
   struct Watch {
     std::uintptr_t begin;
@@ -62,6 +74,7 @@ class DeviceMemory {
   using Blocks = std::map<std::uintptr_t, Block>;
 
   const Blocks::value_type* find(std::uintptr_t address) const;
+  Block& block_at(const void* address);
   template <class F>
   Finding for_cells(const void* address, std::int64_t bytes, const Access& access, F&& f);
   void forget_oldest();

@@ -2,6 +2,8 @@
 // whole block for it.
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "core/cuda/emulated/block.hpp"
 
 namespace coppice::emulated {
@@ -49,6 +51,15 @@ void Block::fail(const Finding& finding, const std::string& what, const void* co
   fail(here);
 }
 
+void Block::fail_misaligned(std::uintptr_t address, std::uintptr_t alignment, const char* file,
+                            unsigned line) {
+  const std::string_view path(file);
+  fail(fmt::format(
+      "an access at {}:{} to address {:#x}, which is no multiple of {} (the instruction "
+      "would fault). Check offsets and row strides, or move fewer bytes at once.",
+      path.substr(path.rfind('/') + 1), line, address, alignment));
+}
+
 Access Block::access(int thread, const void* code) const {
   return {clocks_.stamp(thread, code_offset(code)), static_cast<std::int32_t>(linear_index_),
           launch_, &clocks_};
@@ -89,6 +100,14 @@ void Block::check_access(const void* address, std::int64_t bytes, bool write, co
         fmt::format("{} of {} bytes, {}, is {} (it would fault or hit another tensor). Mend the "
                     "index, or upload what the host has.",
                     write ? "a write" : "a read", bytes, describe_code(code), problem));
+  }
+  if (write) {
+    memory.note_contents(address, bytes);
+  } else if (checks_races() && !memory.holds_contents(address, bytes)) {
+    fail(
+        fmt::format("a read of {} bytes of device memory, {}, that nothing was written to (memory "
+                    "starts with garbage). Write it first, or ask for fewer bytes.",
+                    bytes, describe_code(code)));
   }
   if (write && !memory.note_write(address, bytes)) {
     fail(

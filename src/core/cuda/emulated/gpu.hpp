@@ -22,8 +22,9 @@ struct Options {
   Schedule schedule = Schedule::kRandom;
   /// Races, reads of what was never written, copies not waited for. Bounds are always checked.
   bool check_races = true;
-  /// Dynamic shared memory that a block may have: that of compute capability 8.0.
-  std::int64_t shared_limit = 163 * 1024;
+  /// Dynamic shared memory that a block may have: the least of compute capability 8.0 and later
+  /// (8.6, 8.9 and 12.0 have 99 KiB, 8.0 has 163, 9.0 has 227).
+  std::int64_t shared_limit = 99 * 1024;
 };
 
 struct Statistics {

@@ -1,7 +1,7 @@
 // What the compiler calls before every load and store of a kernel file, because it is told to
 // instrument them for a thread sanitizer (-fsanitize=thread when compiling, never when linking:
-// that sanitizer's own library is not there). Host code in such a file calls them too and is let
-// pass.
+// that sanitizer's own library is not there), and where one of them finds its address less aligned
+// than its type (-fsanitize=alignment). Host code in such a file calls them too and is let pass.
 #include <cstddef>
 #include <cstdint>
 
@@ -15,6 +15,14 @@ void check(const void* address, std::size_t bytes, bool write, const void* code)
   coppice::emulated::InEmulator inside;
   inside.block().check_access(address, static_cast<std::int64_t>(bytes), write, code);
 }
+
+// What the compiler hands over about an address that is not aligned (its "type mismatch data").
+struct Mismatch {
+  const char* file;
+  std::uint32_t line, column;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
 
 }  // namespace
 
@@ -44,6 +52,13 @@ void __tsan_read_range(void* address, unsigned long bytes) {
 }
 void __tsan_write_range(void* address, unsigned long bytes) {
   check(address, bytes, true, __builtin_return_address(0));
+}
+void __ubsan_handle_type_mismatch_v1(const Mismatch* what, std::uintptr_t address) {
+  using coppice::emulated::Block;
+  if (Block::in_kernel() == nullptr) return;
+  coppice::emulated::InEmulator inside;
+  inside.block().fail_misaligned(address, std::uintptr_t{1} << what->log_alignment, what->file,
+                                 what->line);
 }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}

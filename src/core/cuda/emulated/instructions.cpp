@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/cuda/emulated/block.hpp"
@@ -135,6 +136,32 @@ void load_matrices(Block& block, Warp& warp, bool transposed, const void* code) 
   }
 }
 
+// The instruction counts warps, not threads, and wants all lanes of one at the same place.
+void check_whole_warps(Block& block, int id, const Barrier& barrier,
+                       const std::source_location& place) {
+  std::array<int, kMaxWarps> lanes{};
+  std::array<std::source_location, kMaxWarps> places{};
+  for (const int thread : barrier.arrived) {
+    const auto& at = thread == block.current().id
+                         ? place
+                         : block.threads()[static_cast<std::size_t>(thread)].waits_at;
+    const auto warp = static_cast<std::size_t>(thread / kLanes);
+    if (lanes[warp]++ == 0) places[warp] = at;
+    if (same_place(places[warp], at)) continue;
+    block.fail(
+        fmt::format("barrier {} is reached by lanes of one warp at {} and at {} (a warp comes "
+                    "as a whole). Move it out of the branch.",
+                    id, describe(places[warp]), describe(at)));
+  }
+  for (const int count : lanes) {
+    if (count == 0 || count == kLanes) continue;
+    block.fail(
+        fmt::format("barrier {} at {} is reached by {} lanes of a warp (a warp comes as a "
+                    "whole). Move it out of the branch.",
+                    id, describe(place), count));
+  }
+}
+
 }  // namespace
 
 Dim3 thread_index() { return InEmulator().block().current().index; }
@@ -168,6 +195,7 @@ void barrier(int id, int threads, const std::source_location& place) {
   const int self = block.current().id;
   barrier.arrived.push_back(self);
   if (std::ssize(barrier.arrived) < expected) return block.wait(place);
+  check_whole_warps(block, id, barrier, place);
   ++block.gpu().statistics.barriers;
   block.clocks().meet(barrier.arrived);
   for (const int thread : barrier.arrived) block.make_ready(thread);
@@ -233,7 +261,7 @@ void copy_async_16(void* shared, const void* global, bool valid,
   InEmulator inside;
   Block& block = inside.block();
   Thread& thread = block.current();
-  if (!is_aligned(shared) || (valid && !is_aligned(global))) {
+  if (!is_aligned(shared) || !is_aligned(global)) {
     block.fail(
         fmt::format("copy_async_16 at {} from {} to {}: not aligned to 16 bytes (the "
                     "instruction would fault). Check leading dimensions and offsets.",

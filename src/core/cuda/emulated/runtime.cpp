@@ -13,8 +13,8 @@
 namespace coppice {
 namespace {
 
-// The driver's part of the machine, one per process as the GPU itself: CUDA's calls name a stream or
-// an address and find the rest without being handed it.
+// The driver's part of the machine, one per process as the GPU itself: CUDA's calls name a stream
+// or an address and find the rest without being handed it.
 struct Driver {
   emulated::PinnedMemory pinned;
   emulated::Scheduler scheduler{emulated::gpu().memory.pages()};
@@ -50,6 +50,20 @@ void copy_rows(const cuda::Copy& copy) {
   }
 }
 
+// Which bytes of the device hold something after a copy.
+void note_copied_rows(const cuda::Copy& copy) {
+  auto& memory = emulated::gpu().memory;
+  for (std::int64_t row = 0; row < copy.rows && copy.kind != cuda::CopyKind::kToHost; ++row) {
+    const auto* to = static_cast<std::byte*>(copy.to) + row * copy.to_stride;
+    if (copy.kind == cuda::CopyKind::kToDevice) {
+      memory.note_contents(to, copy.bytes);
+    } else {
+      memory.note_copy(to, static_cast<const std::byte*>(copy.from) + row * copy.from_stride,
+                       copy.bytes);
+    }
+  }
+}
+
 }  // namespace
 
 namespace emulated {
@@ -61,9 +75,10 @@ void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> 
 void check_device_range(const char* what, const void* address, std::int64_t bytes) {
   const auto problem = gpu().memory.problem_with(address, bytes);
   if (problem.empty()) return;
-  throw DeviceError(fmt::format("{} reaches {} bytes at {}, which are {} (they may be another "
-                                "tensor's). Check extents, and that the buffer still lives.",
-                                what, bytes, fmt::ptr(address), problem));
+  throw DeviceError(
+      fmt::format("{} reaches {} bytes at {}, which are {} (they may be another "
+                  "tensor's). Check extents, and that the buffer still lives.",
+                  what, bytes, fmt::ptr(address), problem));
 }
 
 }  // namespace emulated
@@ -114,8 +129,13 @@ void synchronize_device(const Device& device) {
   driver().scheduler.finish_all();
 }
 
-std::byte* allocate(StreamState&, std::int64_t bytes) {
-  return emulated::gpu().memory.allocate(bytes);
+std::byte* allocate(StreamState& stream, std::int64_t bytes) {
+  std::byte* block = emulated::gpu().memory.reserve(bytes);
+  if (block == nullptr) return nullptr;
+  driver().scheduler.enqueue(
+      queue_of(stream), "an allocation", [block] { emulated::gpu().memory.begin_use(block); },
+      /*always=*/true);
+  return block;
 }
 void free(StreamState& stream, std::byte* block) {
   driver().scheduler.enqueue(
@@ -149,6 +169,7 @@ void copy(StreamState& stream, const Copy& copy) {
     if (pinned_from) driver().pinned.check("a copy's source", now.from, from_bytes);
     if (!taken->empty()) now.from = taken->data();
     copy_rows(now);
+    note_copied_rows(copy);
   });
   if (!to_device && !pinned_to) synchronize(stream);
 }
@@ -161,6 +182,9 @@ void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes,
     for (std::int64_t row = 0; row < rows; ++row) {
       std::memset(static_cast<std::byte*>(to) + row * stride, value,
                   static_cast<std::size_t>(bytes));
+      // With all bits set, Memory::poison says that nothing is there.
+      emulated::gpu().memory.note_contents(static_cast<std::byte*>(to) + row * stride, bytes,
+                                           value != 0xff);
     }
   });
 }

@@ -30,15 +30,15 @@ void launch(Stream& stream, const LaunchShape& shape, void (*kernel)(Parameters.
   static_assert((std::is_trivially_copyable_v<Parameters> && ...),
                 "a kernel's parameters are copied to the device byte by byte");
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  // More than 48 KiB a block must be asked for, once per kernel; asking again is cheap.
+  auto* native = static_cast<cudaStream_t>(cuda::native_stream(stream));
+  // More than 48 KiB a block must be asked for, once per kernel and device; asking again is cheap.
   if (shape.shared_bytes > 48 * 1024) {
     cuda::check_device(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(shape.shared_bytes)),
                        "raising a kernel's limit of shared memory");
   }
-  kernel<<<shape.grid, shape.block, static_cast<std::size_t>(shape.shared_bytes),
-           static_cast<cudaStream_t>(cuda::native_stream(stream))>>>(
+  kernel<<<shape.grid, shape.block, static_cast<std::size_t>(shape.shared_bytes), native>>>(
       static_cast<Parameters>(arguments)...);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
     const auto action =
