@@ -79,6 +79,8 @@ TinyModel::TinyModel(const ModelConfig& config, const Backend& backend, int thre
                      WithGradients gradients)
     : context_(backend.device, threads),
       model_(config, parallel_, backend.dtype, context_.memory(), gradients) {
+  // Parts of a parameter come one by one, and put rounds all of it.
+  for (Parameter* parameter : model_.parameters()) set_zero(ctx().stream, parameter->weights());
   for_each_part(model_, [&](Parameter& parameter, const ParameterPart& part) {
     const RandomStream stream(7, part.name);
     // Wider than a fresh model's, so that attention and softmax are far from uniform.
