@@ -31,7 +31,10 @@ std::string torch_name(DType dtype) {
 std::vector<AttachedFile> tokenizer_files_of(const std::filesystem::path& directory) {
   std::vector<AttachedFile> files;
   for (const char* name : kTokenizerFiles) {
-    if (!std::filesystem::exists(directory / name)) continue;
+    std::error_code error;
+    // A link that leads nowhere is there, and is told when it is read.
+    if (!std::filesystem::exists(std::filesystem::symlink_status(directory / name, error)))
+      continue;
     files.push_back({name, read_small_file(directory / name)});
   }
   return files;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "core/regular_file.hpp"
 #include "launch/inspect_checkpoint.hpp"
 #include "launch/inspect_difference.hpp"
 #include "launch/inspect_rollouts.hpp"
@@ -85,8 +86,9 @@ void print_json(const Json& json) {
 }
 
 void check_readable(const std::string& file, Problems& problems) {
-  if (!fs::is_regular_file(file) || !std::ifstream(file))
-    problems.add("{}: there is no file of this name that can be read.", file);
+  if (const std::string why = why_unreadable(file); !why.empty())
+    problems.add("{}: there is no file of this name that can be read ({}). Name another.", file,
+                 why);
 }
 
 void inspect_difference(const Options& options) {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "launch/model_tensors.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/training_state.hpp"
 
@@ -27,6 +28,8 @@ ModelFile open_model(CheckpointReader reader, const Job& job) {
     for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
   auto config = ModelConfig::parse(reader.header().model_config_json,
                                    reader.path().string() + " (/config/model)");
+  // Before anything is made in the sizes that the config tells.
+  reader.check_parameters(tensors_of(config));
   return {std::move(reader), std::move(config)};
 }
 

@@ -59,19 +59,30 @@ RunConfig checked_config(const Options& options, const Job& job) {
   return config;
 }
 
-std::vector<Group> read_groups(const Options& options, const RunConfig& config,
-                               const ModelConfig& model) {
+struct Input {
+  ModelFile file;
+  std::vector<Group> groups;
+};
+
+Input read_input(const Options& options, const RunConfig& config, const Job& job) {
   Problems problems;
-  problems.add_all(tensor_problems(model, config.grid.tensor, config.tensor_place));
+  std::optional<ModelFile> file;
+  try {
+    file.emplace(open_model(CheckpointReader(options.checkpoint), job));
+    problems.add_all(tensor_problems(file->config, config.grid.tensor, config.tensor_place));
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
   std::vector<Group> groups;
   try {
-    groups = read_rollouts(options.rollouts, scoring_needs(model));
+    // Without a model its vocabulary is unknown; everything else can still be checked.
+    groups = read_rollouts(options.rollouts, scoring_needs(file ? file->config : ModelConfig{}));
     check_row_budget(groups, config.trainer.batching);
   } catch (const InputError& error) {
     problems.add_all(error.problems());
   }
   problems.throw_if_any<DataError>();
-  return groups;
+  return {std::move(*file), std::move(groups)};
 }
 
 // What would make ranks compute or write something else than their peers.
@@ -84,8 +95,7 @@ std::string given(const Options& options, const RunConfig& config) {
 void score(const Options& options, Job& job) {
   const RunConfig config = checked_config(options, job);
   const BatchingConfig& batching = config.trainer.batching;
-  const ModelFile file = open_model(CheckpointReader(options.checkpoint), job);
-  const auto groups = read_groups(options, config, file.config);
+  const auto [file, groups] = read_input(options, config, job);
   job.set_patience(config.watchdog_seconds);
   job.agree({fingerprint_of_text("what coppice score was told", given(options, config)),
              fingerprint_of_file("the rollouts file " + options.rollouts, options.rollouts),

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_directory.hpp"
 #include "core/error.hpp"
 #include "launch/fingerprints.hpp"
+#include "launch/model_tensors.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_data.hpp"
 #include "launch/run_directory.hpp"
@@ -14,6 +15,7 @@
 #include "launch/trace_file.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/trainer.hpp"
+#include "rl/training_state.hpp"
 
 namespace coppice {
 namespace {
@@ -64,11 +66,29 @@ CheckpointSearch search_checkpoints(const RunConfig& config, Communicator& world
   return search;
 }
 
+// What shows without reading values: that a run can go on from there. The ranks see one file, and
+// so the same problems.
+void check_whole(const CheckpointReader& reader) {
+  const std::string place = reader.path().string();
+  const auto config =
+      ModelConfig::parse(reader.header().model_config_json, place + " (/config/model)");
+  reader.check_parameters(tensors_of(config));
+  trainer_state_from_json(reader.header().trainer_json, place);
+}
+
 // Where the run goes on, or nothing where it begins.
 std::optional<CheckpointReader> checkpoint_to_resume(CheckpointSearch& search,
                                                      const RunConfig& config, const Job& job) {
   if (!search.has_any()) return std::nullopt;
-  auto reader = search.next();
+  std::optional<CheckpointReader> reader;
+  while (!reader && (reader = search.next())) {
+    try {
+      check_whole(*reader);
+    } catch (const InputError& error) {
+      search.pass_over(error);
+      reader.reset();
+    }
+  }
   auto passed_over = search.take_passed_over();
   if (!reader) {
     passed_over.push_back(fmt::format("{}: no checkpoint is whole. Move them away to start anew.",

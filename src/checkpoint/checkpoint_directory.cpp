@@ -80,10 +80,13 @@ void CheckpointSearch::pass_over(const InputError& why) {
                   count > 1 ? fmt::format(" (and {} more problems)", count - 1) : std::string()));
 }
 
-void remove_old_checkpoints(const fs::path& directory, std::int64_t keep) {
+void remove_old_checkpoints(const fs::path& directory, std::int64_t keep, std::int64_t newest) {
   remove_leftovers(directory);
   if (keep <= 0) return;
-  const auto paths = list_checkpoints(directory);
+  auto paths = list_checkpoints(directory);
+  std::erase_if(paths, [&](const fs::path& path) {
+    return step_of(path.filename().string()).value_or(0) > newest;
+  });
   for (std::int64_t i = 0; i + keep < std::ssize(paths); ++i) {
     std::error_code ignored;  // an old file that stays harms nobody
     fs::remove(paths[static_cast<std::size_t>(i)], ignored);

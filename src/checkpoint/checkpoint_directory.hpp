@@ -49,8 +49,11 @@ class CheckpointSearch {
   std::vector<std::string> passed_over_;
 };
 
-/// Removes all but the newest `keep` checkpoints, and temporary files that dead runs left. 0 keeps
-/// all. Call it after a new checkpoint is safe, on one rank.
-void remove_old_checkpoints(const std::filesystem::path& directory, std::int64_t keep);
+/// Removes all but the newest `keep` checkpoints up to step `newest`, and temporary files that dead
+/// runs left. 0 keeps all. Later steps stay and do not count: they were passed over, and must not
+/// push out those that are whole. Call it after the checkpoint of step `newest` is safe, on one
+/// rank.
+void remove_old_checkpoints(const std::filesystem::path& directory, std::int64_t keep,
+                            std::int64_t newest);
 
 }  // namespace coppice

@@ -63,6 +63,21 @@ bool is_f16(hid_t type) {
          mantissa_bits == 10 && H5Tget_ebias(type) == 15;
 }
 
+// Compression sets no bound that a file's size would tell, but chunks that were never written would
+// be read as zeros without end.
+bool has_all_chunks(hid_t dataset, hid_t properties, hid_t space) {
+  std::array<hsize_t, H5S_MAX_RANK> chunk{}, extent{};
+  const int axes = H5Pget_chunk(properties, H5S_MAX_RANK, chunk.data());
+  if (axes < 1 || H5Sget_simple_extent_dims(space, extent.data(), nullptr) != axes) return false;
+  hsize_t needed = 1, written = 0;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(axes); ++axis) {
+    if (chunk[axis] == 0) return false;
+    const hsize_t along = extent[axis] / chunk[axis] + (extent[axis] % chunk[axis] != 0);
+    if (__builtin_mul_overflow(needed, along, &needed)) return false;
+  }
+  return H5Dget_num_chunks(dataset, space, &written) >= 0 && written >= needed;
+}
+
 void describe_number(hid_t type, bool marked_bf16, Hdf5DatasetInfo& info) {
   const auto tensor = [&](DType dtype) {
     info.content = Hdf5Content::kTensor;
@@ -211,7 +226,11 @@ void Hdf5File::check_fits(const std::string& dataset) const {
   const Handle type(H5Dget_type(opened));
   const Handle space(H5Dget_space(opened));
   const Handle properties(H5Dget_create_plist(opened));
-  if (H5Pget_layout(properties) == H5D_CHUNKED) return;
+  if (H5Pget_layout(properties) == H5D_CHUNKED) {
+    if (!has_all_chunks(opened, properties, space))
+      hdf5::throw_reading(shown_, dataset, "is larger than what the file holds of it");
+    return;
+  }
   const hssize_t count = H5Sget_simple_extent_npoints(space);
   std::int64_t bytes = 0;
   if (count < 0 ||

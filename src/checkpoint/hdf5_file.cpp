@@ -8,6 +8,7 @@
 #include "checkpoint/hdf5_handle.hpp"
 #include "checkpoint/plain_text.hpp"
 #include "core/error.hpp"
+#include "core/regular_file.hpp"
 
 namespace coppice {
 namespace {
@@ -103,11 +104,13 @@ Handle text_type(std::size_t length) {
 
 Hdf5File Hdf5File::open(const fs::path& path) {
   hdf5::prepare_library();
-  std::ifstream probe(path, std::ios::binary);
-  if (!probe || fs::is_directory(path)) {
+  if (const std::string why = why_unreadable(path); !why.empty()) {
     throw DataError(
-        {fmt::format("{}: there is no file of this name that can be read.", path.string())});
+        {fmt::format("{}: there is no file of this name that can be read ({}). Name a model or "
+                     "checkpoint.",
+                     path.string(), why)});
   }
+  std::ifstream probe(path, std::ios::binary);
   char signature[8] = {};
   probe.read(signature, sizeof(signature));
   if (std::string_view(signature, 8) != "\x89HDF\r\n\x1a\n") {
@@ -121,6 +124,7 @@ Hdf5File Hdf5File::open(const fs::path& path) {
 }
 
 bool Hdf5File::has_checked_metadata(const fs::path& path) {
+  if (!why_unreadable(path).empty()) return true;  // told when it is opened
   std::ifstream stream(path, std::ios::binary);
   char start[9] = {};  // the signature and the superblock's version
   stream.read(start, sizeof(start));

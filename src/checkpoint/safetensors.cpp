@@ -208,7 +208,7 @@ std::string SafetensorsEntry::shape_string() const {
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
   const std::string file = path_.string();
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait
   if (descriptor_ < 0) {
     throw DataError(
         {fmt::format("{}: cannot be opened: {}.", file, std::generic_category().message(errno))});

@@ -1,5 +1,6 @@
 // A directory of safetensors: which of its files hold the model, and whether they agree.
 #include <set>
+#include <system_error>
 
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/small_file.hpp"
@@ -49,12 +50,17 @@ SafetensorsModel::SafetensorsModel(const fs::path& directory) {
     }
     return nullptr;
   };
+  // A link that leads nowhere is there: what is wrong with it is told when it is opened.
+  const auto is_there = [&](const char* name) {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(directory / name, error));
+  };
   Problems problems;
-  if (fs::exists(directory / kSingle)) {
+  if (is_there(kSingle)) {
     if (const auto* file = add(directory / kSingle, problems)) {
       for (const auto& entry : file->entries()) tensors_.emplace(entry.name, Source{file, &entry});
     }
-  } else if (fs::exists(directory / kIndex)) {
+  } else if (is_there(kIndex)) {
     const auto shard_of = read_index(directory / kIndex, problems);
     std::set<std::string> shards;
     for (const auto& [name, shard] : shard_of) shards.insert(shard);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <vector>
 
 namespace coppice {
 namespace {
@@ -15,7 +17,44 @@ std::string shown(const nlohmann::json& value) {
   return text;
 }
 
+constexpr int kDeepest = 32;
+struct TooDeep {};
+
 }  // namespace
+
+nlohmann::json config_object(std::string_view text, const std::string& file, Problems& problems) {
+  using Json = nlohmann::json;
+  const auto unreadable = [&](const std::string& what) {
+    problems.add("{}: {}. Take config.json from the model's own directory.", file, what);
+    problems.throw_if_any<ConfigError>();
+  };
+  Json object;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::set<std::string> repeated;
+  try {
+    // No config nests deeply; a file that does could otherwise end the stack.
+    object = Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& value) {
+      if (depth > kDeepest) throw TooDeep{};
+      if (event == Json::parse_event_t::object_start) keys.emplace_back();
+      if (event == Json::parse_event_t::object_end) keys.pop_back();
+      if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+        repeated.insert(value.get<std::string>());
+      return true;
+    });
+  } catch (const TooDeep&) {
+    unreadable(fmt::format("lists and objects are nested more than {} deep (no model's config is)",
+                           kDeepest));
+  } catch (const Json::parse_error& error) {
+    unreadable(fmt::format("bad JSON at byte {} (it cannot be read any further)", error.byte));
+  } catch (const Json::out_of_range&) {
+    unreadable("holds a number that is infinite in double precision (no model's config does)");
+  }
+  for (const auto& key : repeated)
+    problems.add("{}: {} is given twice in one object (it is unclear which counts). Remove one.",
+                 file, Json(key).dump());
+  if (!object.is_object()) unreadable("not a JSON object (a model's config is one)");
+  return object;
+}
 
 const nlohmann::json* ConfigFields::find(std::string_view name) const {
   const auto field = object_.find(name);

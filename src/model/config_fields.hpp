@@ -15,6 +15,11 @@ namespace coppice {
 
 constexpr std::int64_t kLargestSize = std::numeric_limits<std::int32_t>::max();
 
+/// The object that a config.json holds. A key that stands twice in one object is a problem.
+///
+/// Errors    ConfigError with all problems where the text is no JSON object, or can be no model's
+nlohmann::json config_object(std::string_view text, const std::string& file, Problems& problems);
+
 /// One JSON object, the path its fields are named by, and the list its problems go to.
 class ConfigFields {
  public:

@@ -163,10 +163,10 @@ void refuse_sliding_windows(const ConfigFields& fields, ModelFamily family) {
     return;
   }
   for (std::size_t layer = 0; layer < types->size(); ++layer) {
-    if ((*types)[layer] == "full_attention") continue;
+    const Json& type = (*types)[layer];
+    if (type.is_string() && type.get_ref<const std::string&>() == "full_attention") continue;
     fields.problems().add("{} = {} (only full_attention is supported). Use a model without it.",
-                          fields.place(fmt::format("layer_types[{}]", layer)),
-                          (*types)[layer].dump());
+                          fields.place(fmt::format("layer_types[{}]", layer)), type.dump());
   }
 }
 
@@ -234,9 +234,6 @@ void parse_sizes(const ConfigFields& fields, const FamilyFacts& facts, ModelConf
   refuse_more_than_any_machine_holds(fields, config);
 }
 
-constexpr int kDeepest = 32;
-struct TooDeep {};
-
 }  // namespace
 
 std::string_view architecture_of(ModelFamily family) {
@@ -248,26 +245,7 @@ std::string_view architecture_of(ModelFamily family) {
 
 ModelConfig ModelConfig::parse(std::string_view text, std::string_view file_name) {
   Problems problems;
-  const auto unreadable = [&](const std::string& what) {
-    problems.add("{}: {}. Take config.json from the model's own directory.", file_name, what);
-    problems.throw_if_any<ConfigError>();
-  };
-  Json object;
-  try {
-    // No config nests deeply; a file that does could otherwise end the stack.
-    object = Json::parse(text, [&](int depth, auto, const Json&) {
-      if (depth > kDeepest) throw TooDeep{};
-      return true;
-    });
-  } catch (const TooDeep&) {
-    unreadable(fmt::format("lists and objects are nested more than {} deep (no model's config is)",
-                           kDeepest));
-  } catch (const Json::parse_error& error) {
-    unreadable(fmt::format("bad JSON at byte {} (it cannot be read any further)", error.byte));
-  } catch (const Json::out_of_range&) {
-    unreadable("holds a number that is infinite in double precision (no model's config does)");
-  }
-  if (!object.is_object()) unreadable("not a JSON object (a model's config is one)");
+  const Json object = config_object(text, std::string(file_name), problems);
   const ConfigFields fields(object, std::string(file_name), "", problems);
   const FamilyFacts* facts = family_of(fields);
   ModelConfig config;

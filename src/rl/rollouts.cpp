@@ -1,12 +1,11 @@
 #include "rl/rollouts.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <unordered_map>
 
+#include "core/regular_file.hpp"
 #include "rl/rollout_line.hpp"
 
 namespace coppice {
@@ -214,14 +213,11 @@ std::int64_t Response::loss_tokens() const {
 
 std::vector<Group> read_rollouts(const std::filesystem::path& path, const RolloutNeeds& needs) {
   FileProblems problems(path.string());
-  std::error_code ignored;
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, ignored)) {
-    const char* why = file ? "it is a directory" : std::strerror(errno);
+  if (const std::string why = why_unreadable(path); !why.empty()) {
     problems.add_for_file(fmt::format("the rollouts cannot be opened ({}).", why));
     problems.throw_if_any();
   }
+  std::ifstream file(path, std::ios::binary);
 
   std::vector<Group> groups;
   RolloutLineParser parser;

@@ -44,9 +44,8 @@ class Trainer {
 
   /// Goes on from a checkpoint that a trainer wrote: weights, moments, counters, place in the data.
   ///
-  /// Errors    DataError with every problem of the file; DamagedCheckpoint where its values are not
-  /// those
-  ///           that were written: then only another restore may follow
+  /// Errors    DamagedCheckpoint with every problem of the file, DataError where the groups are not
+  ///           those that the run began with; then only another restore may follow
   void restore(const CheckpointReader& checkpoint);
 
   /// Puts back the metrics line of a restored run's last step, if the run died between its

@@ -46,18 +46,22 @@ void Trainer::save() {
                   joined(parameter_tensors(parameters_, reducer_.spoken_for()),
                          moment_tensors(optimizer_, reducer_.spoken_for())),
                   config_.checkpoint.keep_precision, grid_.world());
-  on_first_rank([&] { remove_old_checkpoints(directory, config_.checkpoint.keep_last); });
+  on_first_rank(
+      [&] { remove_old_checkpoints(directory, config_.checkpoint.keep_last, state_.step); });
   saved_step_ = state_.step;
   if (events_.checkpoint_saved) events_.checkpoint_saved(state_.step);
 }
 
 void Trainer::restore(const CheckpointReader& checkpoint) {
   const CheckpointHeader& header = checkpoint.header();
-  const TrainerState state =
-      trainer_state_from_json(header.trainer_json, checkpoint.path().string());
+  TrainerState state;
   has_weights_ = false;
-  checkpoint.read(joined(parameter_tensors(parameters_), moment_tensors(optimizer_)));
-  has_weights_ = true;
+  try {
+    state = trainer_state_from_json(header.trainer_json, checkpoint.path().string());
+    checkpoint.read(joined(parameter_tensors(parameters_), moment_tensors(optimizer_)));
+  } catch (const DataError& error) {  // names and shapes too: the model is the file's own
+    throw DamagedCheckpoint(error.problems());
+  }
   optimizer_.set_applied_steps(header.optimizer_step);
 
   state_ = state;
@@ -68,11 +72,12 @@ void Trainer::restore(const CheckpointReader& checkpoint) {
     for (const TrainerArray& array : header.trainer_arrays)
       if (array.name == kOldLogprobs) batch_->set_old_logprobs(array.values);
     if (batch_->needs_old_logprobs())
-      throw DataError(
+      throw DamagedCheckpoint(
           {fmt::format("{}: the old log-probs of the batch in flight are missing (the "
                        "weights have moved on). Resume from another checkpoint.",
                        checkpoint.path().string())});
   }
+  has_weights_ = true;
   saved_step_ = state.step;
   if (is_first_rank())
     metrics_file_.emplace(config_.run_dir / "metrics.jsonl", state.step, state.metrics_line);

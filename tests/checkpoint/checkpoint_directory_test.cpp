@@ -107,10 +107,26 @@ TEST(CheckpointDirectory, KeepsTheNewestAndRemovesLeftovers) {
   for (std::int64_t step : {1, 2, 30}) save(directory, context, step);
   test::write_file(directory / ".step_00000031.h5.1-0.coppice-part", "torn");
   test::write_file(directory / "mine.h5", "");
-  remove_old_checkpoints(directory.path(), 0);
+  remove_old_checkpoints(directory.path(), 0, 30);
   EXPECT_EQ(directory.names().size(), 4u);
-  remove_old_checkpoints(directory.path(), 2);
+  remove_old_checkpoints(directory.path(), 2, 30);
   EXPECT_THAT(directory.names(), ElementsAre("mine.h5", "step_00000002.h5", "step_00000030.h5"));
+}
+
+// A run that passed over damaged checkpoints goes on below them. Red when these counted: the
+// checkpoint just saved was removed, and nothing whole was left.
+TEST(CheckpointDirectory, NeverRemovesTheNewestForThoseThatWerePassedOver) {
+  const TemporaryDirectory directory;
+  TestContext context;
+  for (std::int64_t step : {1, 2, 3}) save(directory, context, step);
+  for (std::int64_t step : {4, 9})
+    test::write_file(directory / checkpoint_file_name(step), "damaged");
+  remove_old_checkpoints(directory.path(), 2, 3);
+  EXPECT_THAT(directory.names(), ElementsAre("step_00000002.h5", "step_00000003.h5",
+                                             "step_00000004.h5", "step_00000009.h5"));
+  remove_old_checkpoints(directory.path(), 1, 3);
+  EXPECT_THAT(directory.names(),
+              ElementsAre("step_00000003.h5", "step_00000004.h5", "step_00000009.h5"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The layout as docs/checkpoint_format.md says it, looked at and made with the HDF5 library alone:
 // what we write reads elsewhere, and what others write by that page loads. (h5py does the same in
-// tests/checkpoint/h5py_test.py.)
+// tools/check_h5py.py.)
 // Seen red: bf16 without its attribute; a checksum of the values before they were rounded.
 #include <gmock/gmock.h>
 #include <hdf5.h>
@@ -233,6 +233,51 @@ TEST(CheckpointLayout, ATensorWithoutItsDataIsRefusedBeforeMemoryIsTaken) {
   }
   EXPECT_THAT(problems_of(directory / "m.h5"),
               ElementsAre(HasSubstr("/parameters/unwritten: is larger than")));
+}
+
+// Chunks that were never written read as zeros, as many as the shape tells: 4 PiB here. Seen red:
+// the checksum of them all was computed.
+TEST(CheckpointLayout, ATensorOfChunksThatWereNeverWrittenIsRefusedBeforeItIsRead) {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "m.h5", {}, {});
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+  const hid_t file = H5Fopen((directory / "m.h5").c_str(), H5F_ACC_RDWR, access);
+  const hsize_t extent = hsize_t{1} << 50, chunk = 1024;
+  const hid_t space = H5Screate_simple(1, &extent, nullptr);
+  H5Gclose(H5Gcreate2(file, "/parameters", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_chunk(properties, 1, &chunk);
+  H5Dclose(H5Dcreate2(file, "/parameters/w", H5T_IEEE_F32LE, space, H5P_DEFAULT, properties,
+                      H5P_DEFAULT));
+  const hid_t sums = H5Gopen2(file, "/checksums", H5P_DEFAULT), one = H5Screate(H5S_SCALAR);
+  H5Aclose(H5Acreate2(sums, "/parameters/w", H5T_STD_U64LE, one, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(one);
+  H5Gclose(sums);
+  H5Pclose(properties);
+  H5Sclose(space);
+  H5Fclose(file);
+  H5Pclose(access);
+  EXPECT_THAT(problems_of(directory / "m.h5"),
+              ElementsAre(HasSubstr("/parameters/w: is larger than what the file holds of it")));
+}
+
+// Seen red: a name with a checksum was enough, so that nothing was compared and all was well.
+TEST(CheckpointLayout, AGroupInATensorsPlaceIsNoTensor) {
+  const TemporaryDirectory directory;
+  TestContext context;
+  const auto state = test::example_state(context, DType::kF32);
+  save_checkpoint(directory / "m.h5", {}, state.list);
+  const std::string dataset = state.list.front().dataset;
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+  const hid_t file = H5Fopen((directory / "m.h5").c_str(), H5F_ACC_RDWR, access);
+  H5Ldelete(file, dataset.c_str(), H5P_DEFAULT);
+  H5Gclose(H5Gcreate2(file, dataset.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Fclose(file);
+  H5Pclose(access);
+  EXPECT_THAT(problems_of(directory / "m.h5"),
+              testing::Contains(HasSubstr(dataset + " is missing, but has a checksum")));
 }
 
 // Their metadata have no checksums, and HDF5 1.10.8 crashes or loops for ever on some flips, so the

@@ -1,7 +1,9 @@
 // Input that `train` and `plan` refuse: status 2, every problem in one go with its place, and
 // nothing written. Refusals of a config alone are in tests/launch, of rollouts alone in tests/rl.
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/checkpoint.hpp"
 #include "end_to_end/tiny_run.hpp"
 
 namespace coppice::test {
@@ -132,6 +134,46 @@ TEST_F(Refusal, OfAPlaceThatCannotBeWritten) {
   EXPECT_THAT(problems(train_arguments({"run_dir=closed/run"})),
               ElementsAre(HasSubstr("closed/run cannot be made: Permission denied")));
   EXPECT_TRUE(fs::is_empty(dir_ / "closed"));
+}
+
+// Whoever opens a pipe waits for its writer. Seen red: every one of these waited for ever; a link
+// to itself was status 1 for inspect and import.
+TEST_F(Refusal, OfWhatIsNoFileIsAtOnce) {
+  namespace fs = std::filesystem;
+  ASSERT_EQ(mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("circle", dir_ / "circle");
+  for (const std::string name : {"pipe", "circle"}) {
+    fs::create_directories(dir_ / ("hf_" + name));
+    fs::copy(golden_case("llama_tied") + "/config.json", dir_ / ("hf_" + name));
+    fs::create_symlink("../" + name, dir_ / ("hf_" + name + "/model.safetensors"));
+    const auto before = dir_.names();
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"inspect", name},
+             {"export", "--checkpoint", name, "--out", "out"},
+             {"import", "--hf", "hf_" + name, "--out", "out.h5"},
+             {"score", "--checkpoint", name, "--rollouts", "rollouts.jsonl", "--out", "out"},
+             {"score", "--checkpoint", "model.h5", "--rollouts", name, "--out", "out"},
+             train_arguments({"model.checkpoint=" + name}),
+             train_arguments({"data.rollouts=" + name}),
+             train_arguments({"model.checkpoint=", "model.hf=hf_" + name})}) {
+      const auto outcome = coppice(arguments);
+      EXPECT_EQ(outcome.status, 2) << testing::PrintToString(arguments) << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr(name)) << testing::PrintToString(arguments);
+      EXPECT_EQ(dir_.names(), before);
+    }
+  }
+}
+
+// What train would refuse is refused by plan too. Seen red: plan looked at the config alone.
+TEST_F(Refusal, OfAModelFileThatHoldsAnotherModelThanItTells) {
+  auto config = nlohmann::json::parse(read_file(golden_case("llama_tied") + "/config.json"));
+  CheckpointHeader header;
+  header.model_config_json = config.dump();
+  CheckpointWriter(dir_ / "model.h5", header).commit();
+  const auto plan = coppice({"plan", "--config", "run.textproto"});
+  EXPECT_EQ(plan.status, 2);
+  EXPECT_THAT(plan.problems(), Contains(HasSubstr("/parameters/model.norm.weight is missing")));
+  EXPECT_EQ(refused(), plan.problems());
 }
 
 TEST_F(Refusal, OfPlanIsTheSame) {

@@ -124,6 +124,13 @@ TEST_F(Score, RefusesMissingAndDamagedInputAndWritesNothing) {
   EXPECT_THAT(bad.problems(), SizeIs(3));
   EXPECT_THAT(bad.err, testing::AllOf(HasSubstr("bad.jsonl:1: "), HasSubstr("response 0"),
                                       HasSubstr("bad.jsonl:2: ")));
+  // Seen red: the rollouts were only read behind a model that is whole.
+  write_file(dir_ / "torn.h5", read_file(dir_ / "model.h5").substr(0, 1000));
+  const auto both = coppice(
+      {"score", "--checkpoint", "torn.h5", "--rollouts", "bad.jsonl", "--out", "scores.jsonl"});
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(both.err, testing::AllOf(HasSubstr("torn.h5: "), HasSubstr("bad.jsonl:1: "),
+                                       HasSubstr("bad.jsonl:2: ")));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "scores.jsonl"));
 }
 

@@ -394,6 +394,16 @@ TEST(ModelConfig, ListsWhatElseIsWrongBesideAnUnknownArchitecture) {
               UnorderedElementsAre(HasSubstr("GPT2LMHeadModel"), HasSubstr("attn_pdrop = 0.1")));
 }
 
+// Seen red: the last one counted, and the other was lost without a word.
+TEST(ModelConfig, RefusesAFieldThatIsGivenTwice) {
+  std::string text = minimal("LlamaForCausalLM").dump();
+  text.replace(text.rfind('}'), 1,
+               R"(, "hidden_act": "relu", "vocab_size": 7, "x": {"y": 1, "y": 1}})");
+  EXPECT_THAT(problems_of_text(text),
+              UnorderedElementsAre(HasSubstr("\"vocab_size\" is given twice"),
+                                   HasSubstr("\"y\" is given twice"), HasSubstr("hidden_act")));
+}
+
 TEST(ModelConfig, RefusesJsonThatNestsDeeply) {
   const std::string deep = "{\"rope_scaling\": " + std::string(200000, '[') + "}";
   EXPECT_THAT(problems_of_text(deep), ElementsAre(HasSubstr("nested more than 32 deep")));
