@@ -1,36 +1,11 @@
 #include "model/policy_model.hpp"
 
-#include "core/copy.hpp"
-#include "core/parallel_for.hpp"
 #include "core/stopwatch.hpp"
 #include "layers/rows.hpp"
 #include "model/memory_plan.hpp"
 #include "parallel/regions.hpp"
 
 namespace coppice {
-namespace {
-
-/// The gradients of these.
-void fill_with_zeros(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  const TraceScope scope(ctx.trace, "zero_gradients");
-  if (ctx.device().kind != DeviceKind::kCpu) {
-    for (Parameter* parameter : parameters) set_zero(ctx.stream, parameter->grad);
-    return;
-  }
-  // One thread does not fill the memory's bandwidth.
-  constexpr std::int64_t kBlock = std::int64_t{1} << 18;
-  std::vector<TensorView> pieces;
-  for (Parameter* parameter : parameters) {
-    const TensorView flat = parameter->grad.view().reshape({parameter->grad.numel()});
-    for (std::int64_t at = 0; at < flat.numel(); at += kBlock) {
-      pieces.push_back(flat.rows(at, std::min(kBlock, flat.numel() - at)));
-    }
-  }
-  parallel_for(ctx, std::ssize(pieces),
-               [&](std::int64_t i) { set_zero(ctx.stream, pieces[static_cast<std::size_t>(i)]); });
-}
-
-}  // namespace
 
 PolicyModel::PolicyModel(ModelConfig config, const ParallelContext& parallel, DType compute,
                          Memory& memory, WithGradients gradients)
@@ -63,25 +38,6 @@ std::vector<Parameter*> PolicyModel::parameters() {
   final_norm_.collect(parameters);
   if (lm_head_) parameters.push_back(&*lm_head_);
   return parameters;
-}
-
-void PolicyModel::zero_gradients(ExecContext& ctx) {
-  std::vector<Parameter*> now;
-  for (Parameter* parameter : parameters()) {
-    if (!parameter->trainable) continue;
-    parameter->grad_is_unset = parameter->product_sets_grad;
-    if (!parameter->grad_is_unset) now.push_back(parameter);
-  }
-  fill_with_zeros(ctx, now);
-}
-
-void PolicyModel::settle_gradients(ExecContext& ctx) {
-  std::vector<Parameter*> unset;
-  for (Parameter* parameter : parameters()) {
-    if (parameter->grad_is_unset) unset.push_back(parameter);
-    parameter->grad_is_unset = false;
-  }
-  fill_with_zeros(ctx, unset);
 }
 
 ConstTensorView PolicyModel::head_weight() const {
@@ -224,7 +180,9 @@ void PolicyModel::final_norm_backward(ExecContext& ctx, Activations& acts, Tenso
   scatter_rows(ctx, d_own, acts.head_rows, acts.streams.back());
 }
 
-void PolicyModel::backward(ExecContext& ctx, const PackedBatch& batch, Activations& acts) {
+void PolicyModel::backward(ExecContext& ctx, const PackedBatch& batch, Activations& acts,
+                           const GradientsDone& done) {
+  tell(ctx, done, head_parameters());
   const PackedRows rows = rows_of_pass(batch);
   const TensorView d_stream = acts.streams.back();
   for (std::size_t layer = blocks_.size(); layer-- > 0;) {
@@ -233,15 +191,21 @@ void PolicyModel::backward(ExecContext& ctx, const PackedBatch& batch, Activatio
     note("backward", static_cast<std::int64_t>(layer));
     blocks_[layer].backward(ctx, acts.streams[layer], rows, std::move(acts.blocks[layer]), d_stream,
                             d_stream);
+    std::vector<Parameter*> of_block;
+    blocks_[layer].collect(of_block);
+    tell(ctx, done, of_block);
   }
   note("embedding, backward");
   embedding_.backward(ctx, batch.token_ids, d_stream);
+  std::vector<Parameter*> of_embedding;
+  embedding_.collect(of_embedding);
+  tell(ctx, done, of_embedding);
 }
 
 void PolicyModel::forward_backward(ExecContext& ctx, const PackedBatch& batch, Recompute recompute,
                                    double temperature, const EdgeCoefficients& coefficients,
                                    std::span<double> logprobs, std::span<double> entropies,
-                                   PhaseSeconds* seconds) {
+                                   PhaseSeconds* seconds, const GradientsDone& done) {
   Stopwatch watch(ctx.stream);
   const auto timed = [&](const char* phase, const auto& work) {
     const TraceScope scope(ctx.trace, TraceKind::kPhase, phase);
@@ -260,7 +224,7 @@ void PolicyModel::forward_backward(ExecContext& ctx, const PackedBatch& batch, R
                              entropies, d_normed, head_grad(), vocabulary());
     final_norm_backward(ctx, activations_, d_normed);
   });
-  const double body_backward = timed("backward", [&] { backward(ctx, batch, activations_); });
+  const double body_backward = timed("backward", [&] { backward(ctx, batch, activations_, done); });
   if (seconds != nullptr) {
     // Of the fused head's three matrix multiplications one is the forward's.
     seconds->forward += body_forward + head / 3;

@@ -2,6 +2,7 @@
 // The model as a whole: embedding, blocks, final norm and head over one micro-batch of packed rows.
 // It knows who sees whom only through the batch's plan, and a loss only as two numbers per edge;
 // reading configs, packing batches and updating weights are others' work.
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -74,6 +75,13 @@ class PolicyModel {
   void zero_gradients(ExecContext& ctx);
   void settle_gradients(ExecContext& ctx);
 
+  /// parameters() in the order in which a pass ends with their gradients: head and final norm,
+  /// blocks from the last to the first, embedding (which is the head's where tied).
+  std::vector<Parameter*> parameters_by_backward();
+  /// Told, during a pass, the next run of parameters_by_backward() whose gradients the pass has
+  /// ended with.
+  using GradientsDone = std::function<void(std::span<Parameter* const>)>;
+
   /// Log-probs and entropies of the batch's edges, in their order. Keeps nothing: memory is that of
   /// one layer.
   void score(ExecContext& ctx, const PackedBatch& batch, double temperature,
@@ -84,7 +92,7 @@ class PolicyModel {
   void forward_backward(ExecContext& ctx, const PackedBatch& batch, Recompute recompute,
                         double temperature, const EdgeCoefficients& coefficients,
                         std::span<double> logprobs, std::span<double> entropies,
-                        PhaseSeconds* seconds = nullptr);
+                        PhaseSeconds* seconds = nullptr, const GradientsDone& done = {});
 
   /// The same in four steps, for any loss: coefficients come between the two of the head.
   /// Gradients are bit-equal to the fused pass's.
@@ -93,7 +101,8 @@ class PolicyModel {
                     std::span<double> logprobs, std::span<double> entropies) const;
   void head_backward(ExecContext& ctx, Activations& acts, double temperature,
                      std::span<const double> c, std::span<const double> e);
-  void backward(ExecContext& ctx, const PackedBatch& batch, Activations& acts);
+  void backward(ExecContext& ctx, const PackedBatch& batch, Activations& acts,
+                const GradientsDone& done = {});
 
   /// The model's own activations, which forward_backward uses.
   Activations& activations() { return activations_; }
@@ -103,6 +112,8 @@ class PolicyModel {
   std::optional<TensorView> head_grad();
   VocabRanks vocabulary() const;
   RankSizes sizes(const PackedBatch& batch, const Activations& acts) const;
+  std::vector<Parameter*> head_parameters();
+  void tell(ExecContext& ctx, const GradientsDone& done, std::span<Parameter* const> parameters);
   void note(const char* phase, std::int64_t layer = -1) const;
   std::int64_t chunk_rows(const HeadEdges& edges) const;
   void prepare(const PackedBatch& batch, Activations& acts);

@@ -58,7 +58,8 @@ AdamW::AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory&
   }
 }
 
-void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale) {
+void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale,
+                 const Updated& updated) {
   ++applied_steps_;
   const double s = static_cast<double>(applied_steps_);
   const double correction1 = 1.0 - std::pow(config_.beta1, s);
@@ -73,21 +74,31 @@ void AdamW::step(ExecContext& ctx, double learning_rate, double grad_scale) {
       .denominator_scale = 1.0 / std::sqrt(correction2),
       .epsilon = config_.epsilon,
   };
+  // Enough for a thread's worth of memory traffic beside the cost of a call.
+  constexpr std::int64_t kRunElements = std::int64_t{1} << 20;
   std::vector<AdamWTensors> tensors;
-  tensors.reserve(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  std::int64_t elements = 0;
+  for (std::size_t i = 0, begin = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i];
-    if (!parameter.trainable || parameter.value.numel() == 0) continue;
-    const RowRange rows = share_.of(parameter);
-    AdamWTensors& update = tensors.emplace_back(
-        AdamWTensors{parameter.weights().rows(rows.begin, rows.count()),
-                     parameter.grad.view().rows(rows.begin, rows.count()), moments_[i].exp_avg,
-                     moments_[i].exp_avg_sq, parameter.weight_decay == WeightDecay::kYes});
-    if (parameter.has_master()) {
-      update.rounded = parameter.value.view().rows(rows.begin, rows.count());
+    const bool last = i + 1 == parameters_.size();
+    if (parameter.trainable && parameter.value.numel() > 0) {
+      const RowRange rows = share_.of(parameter);
+      AdamWTensors& update = tensors.emplace_back(
+          AdamWTensors{parameter.weights().rows(rows.begin, rows.count()),
+                       parameter.grad.view().rows(rows.begin, rows.count()), moments_[i].exp_avg,
+                       moments_[i].exp_avg_sq, parameter.weight_decay == WeightDecay::kYes});
+      if (parameter.has_master()) {
+        update.rounded = parameter.value.view().rows(rows.begin, rows.count());
+      }
+      elements += update.value.numel();
     }
+    if (!last && (!updated || elements < kRunElements)) continue;
+    adamw_update(ctx, tensors, coefficients);
+    if (updated) updated(std::span(parameters_).subspan(begin, i + 1 - begin));
+    tensors.clear();
+    elements = 0;
+    begin = i + 1;
   }
-  adamw_update(ctx, tensors, coefficients);
 }
 
 }  // namespace coppice

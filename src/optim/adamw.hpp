@@ -3,6 +3,7 @@
 // how gradients are clipped and whether a step is skipped is decided by the caller; what it changes
 // are the parameters' weights at full precision, and values of 16 bits follow by rounding.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -71,8 +72,13 @@ class AdamW {
   AdamW(AdamWConfig config, std::span<Parameter* const> parameters, Memory& memory,
         RowShare share = {});
 
-  /// One applied update with gradients times `grad_scale` (clipping).
-  void step(ExecContext& ctx, double learning_rate, double grad_scale);
+  /// What is told of parameters that are updated, in their order.
+  using Updated = std::function<void(std::span<Parameter* const>)>;
+
+  /// One applied update with gradients times `grad_scale` (clipping). `updated`, where given, is
+  /// told of the parameters run by run while later ones wait, so that their values can go to
+  /// others.
+  void step(ExecContext& ctx, double learning_rate, double grad_scale, const Updated& updated = {});
 
   std::int64_t applied_steps() const { return applied_steps_; }
   /// For resume; the moments are then filled through moments().

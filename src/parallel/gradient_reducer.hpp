@@ -19,6 +19,9 @@ enum class Zero {
 /// Parallel  collective over the grid; one pass over the parameters in their order, the same on all
 ///           ranks. Frozen parameters take no part
 /// Memory    none: shares of a gradient are summed where they lie
+/// Effects   sums and gathers over the replicas come in the order of the parameters, those with
+/// sums
+///           over tensor ranks behind the others
 /// Repeats   bitwise on the same grid
 /// Source    Rajbhandari et al., ZeRO, arXiv:1910.02054, stage 1
 /// Oracle    tests/ranks/gradient_reducer_test.cpp
@@ -34,15 +37,26 @@ class GradientReducer {
   /// Sums what ranks hold of a gradient: first each part over its reduction group, then everything
   /// over the replicas. Afterwards the updated() rows of `grad` are whole; others hold no meaning.
   void complete(ExecContext& ctx, std::span<Parameter* const> parameters);
+  /// Begins with those of `parameters` that only the replicas share, under compute; the gradients
+  /// are whole on this rank, and belong to the sums until complete(). Where given, they are the
+  /// first that complete() will be told, call by call. A rank may leave it to complete().
+  void start(ExecContext& ctx, std::span<Parameter* const> parameters);
 
   /// After the update: every replica's rows of every value to all of them.
   void gather_values(ExecContext& ctx, std::span<Parameter* const> parameters);
+  /// Begins, under compute, with these, which are updated; gather_values() is told them first.
+  void start_gather(ExecContext& ctx, std::span<Parameter* const> parameters);
 
  private:
+  void sum_over_tensor(ExecContext& ctx, Parameter& parameter);
+  bool has_tensor_sums(const Parameter& parameter) const;
+  Pending start_sum(ExecContext& ctx, Parameter& parameter);
   bool shards() const { return zero_ == Zero::kOptimizer && grid_.replicas().size() > 1; }
 
   ProcessGrid& grid_;
   Zero zero_;
+  std::vector<Pending> sums_, gathers_;     // under way
+  std::size_t told_ = 0, gather_told_ = 0;  // parameters of this step that start() was told
 };
 
 }  // namespace coppice

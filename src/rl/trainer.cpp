@@ -49,6 +49,7 @@ Trainer::Trainer(ExecContext& ctx, PolicyModel& model, GroupSource& source, Trai
       grid_(grid),
       events_(std::move(events)),
       parameters_(model.parameters()),
+      by_backward_(model.parameters_by_backward()),
       rows_(row_place(model.config(), grid.parallel())),
       reducer_(grid, config_.zero),
       optimizer_(config_.optimizer.adamw, parameters_, ctx.memory, reducer_.updated()),
@@ -169,8 +170,14 @@ bool Trainer::run_step(StepMetrics& metrics) {
 void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
   PhaseSeconds seconds;
   model_.zero_gradients(ctx_);
+  // In the last micro-batch gradients end layer by layer: their sums run under what is left of it.
+  const PolicyModel::GradientsDone sum_them = [&](std::span<Parameter* const> parameters) {
+    reducer_.start(ctx_, parameters);
+  };
+  const std::vector<Microbatch> microbatches = mine(plan);
   std::int64_t index = 0;
-  for (const Microbatch& microbatch : mine(plan)) {
+  for (const Microbatch& microbatch : microbatches) {
+    const bool last = index + 1 == std::ssize(microbatches);
     const TraceScope scope(ctx_.trace, TraceKind::kMicrobatch, "microbatch", {.index = index++});
     const PackedBatch packed = [&] {
       const Phase phase(ctx_, grid_.activity(), "plan", metrics.seconds.plan);
@@ -178,13 +185,15 @@ void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
     }();
     std::vector<double> logprobs(packed.edges.size()), entropies(packed.edges.size());
     model_.forward_backward(ctx_, packed, config_.recompute, config_.loss.temperature,
-                            batch_->coefficients(packed), logprobs, entropies, &seconds);
+                            batch_->coefficients(packed), logprobs, entropies, &seconds,
+                            last ? sum_them : PolicyModel::GradientsDone{});
     batch_->keep(packed, logprobs, entropies);
   }
   model_.settle_gradients(ctx_);  // those of a rank without micro-batches
   metrics.seconds.forward = seconds.forward;
   metrics.seconds.backward = seconds.backward;
   const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);
+  reducer_.complete(ctx_, by_backward_);
   batch_->gather(ctx_.stream, grid_.replicas());
 }
 
@@ -192,17 +201,14 @@ void Trainer::run_microbatches(const StepPlan& plan, StepMetrics& metrics) {
 // finds its loss not finite is enough for all to skip.
 bool Trainer::update_weights(const LossSums& sums, StepMetrics& metrics) {
   {
-    const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);
-    reducer_.complete(ctx_, parameters_);
-  }
-  {
     const Phase phase(ctx_, grid_.activity(), "optimizer", metrics.seconds.optimizer);
     const double norm = global_grad_norm(ctx_, parameters_, reducer_.spoken_for(), grid_.world());
     metrics.grad_norm = norm;
     const bool is_finite = std::isfinite(sums.loss) && std::isfinite(norm);
     if (on_any_rank(ctx_, grid_.world(), !is_finite)) return false;
     const double rate = config_.optimizer.schedule.at(optimizer_.applied_steps() + 1);
-    optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm));
+    optimizer_.step(ctx_, rate, clip_scale(norm, config_.optimizer.max_grad_norm),
+                    [&](auto updated) { reducer_.start_gather(ctx_, updated); });
     metrics.learning_rate = rate;
   }
   const Phase phase(ctx_, grid_.activity(), "reduce", metrics.seconds.reduce);

@@ -91,7 +91,7 @@ class Trainer {
   TrainerConfig config_;
   ProcessGrid& grid_;
   TrainerEvents events_;
-  std::vector<Parameter*> parameters_;
+  std::vector<Parameter*> parameters_, by_backward_;
   RowPlace rows_;
   GradientReducer reducer_;
   AdamW optimizer_;
