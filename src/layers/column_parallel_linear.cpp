@@ -2,7 +2,6 @@
 #include "layers/column_parallel_linear.hpp"
 
 #include "core/arena.hpp"
-#include "parallel/regions.hpp"
 
 namespace coppice {
 namespace {
@@ -48,37 +47,52 @@ void ColumnParallelLinear::forward(ExecContext& ctx, ConstTensorView x, TensorVi
   linear_forward(ctx, parameters_, whole, y);
 }
 
+// The sum of dx over the ranks runs under the weight's gradient, the gathering of x under dx.
 void ColumnParallelLinear::backward(ExecContext& ctx, ConstTensorView x, ConstTensorView dy,
                                     std::optional<TensorView> dx) {
   ScratchScope scratch(ctx.scratch);
   const bool sharded = parallel_.shards_sequence();
   const Shape shape{dy.shape()[0], x.shape()[1]};
-  TensorView whole;
+  ConstTensorView whole = x;
+  Crossing gathering, summing;
   if (sharded) {
-    whole = scratch.lease(x.dtype(), shape);
-    GatherFromSequence::forward(ctx, parallel_.tensor, x, whole);
+    const TensorView gathered = scratch.lease(x.dtype(), shape);
+    gathering = GatherFromSequence::start_forward(ctx, parallel_.tensor, x, gathered);
+    whole = gathered;
   }
   std::optional<TensorView> partial;
   if (dx) {
     const DType sums = partial_dtype(parallel_.tensor, dx->dtype());
-    // x is read before its gradient may take its place.
-    partial = sums != dx->dtype() ? scratch.lease(sums, shape) : sharded ? whole : *dx;
+    partial = sharded || sums != dx->dtype() ? scratch.lease(sums, shape) : *dx;
   }
-  linear_backward(ctx, parameters_, sharded ? whole : x, dy, partial);
-  if (!dx) return;
-  if (sharded) {
-    GatherFromSequence::backward(ctx, parallel_.tensor, *partial, *dx);
-  } else {
-    CopyToTensorParallel::backward(ctx, parallel_.tensor, *partial, *dx);
+  // Where its gradient takes the place of x, x must be read first.
+  const bool in_place = partial && partial->bytes() == whole.bytes();
+  if (partial && !in_place) {
+    linear_input_gradient(ctx, parameters_, dy, *partial);
+    summing = start_sum(ctx, *partial, *dx);
   }
+  gathering.finish(ctx);
+  linear_weight_gradients(ctx, parameters_, whole, dy);
+  if (in_place) {
+    linear_input_gradient(ctx, parameters_, dy, *partial);
+    summing = start_sum(ctx, *partial, *dx);
+  }
+  summing.finish(ctx);
+}
+
+Crossing ColumnParallelLinear::start_sum(ExecContext& ctx, TensorView partial, TensorView dx) {
+  return parallel_.shards_sequence()
+             ? GatherFromSequence::start_backward(ctx, parallel_.tensor, partial, dx)
+             : CopyToTensorParallel::start_backward(ctx, parallel_.tensor, partial, dx);
 }
 
 std::int64_t ColumnParallelLinear::scratch_bytes(std::int64_t tokens) const {
   const DType dtype = parameters_.weight.value.dtype();
   const DType sums = partial_dtype(parallel_.tensor, dtype);
   const Shape shape{tokens, parameters_.weight.value.shape()[1]};
-  return (parallel_.shards_sequence() ? Arena::leased_bytes(dtype, shape) : 0) +
-         (sums != dtype ? Arena::leased_bytes(sums, shape) : 0);
+  const bool sharded = parallel_.shards_sequence();
+  return (sharded ? Arena::leased_bytes(dtype, shape) : 0) +
+         (sharded || sums != dtype ? Arena::leased_bytes(sums, shape) : 0);
 }
 
 }  // namespace coppice

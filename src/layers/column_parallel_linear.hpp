@@ -4,6 +4,7 @@
 // sequence parallelism the input's rows are gathered first, and its gradient's scattered after.
 #include "layers/linear.hpp"
 #include "parallel/parallel_context.hpp"
+#include "parallel/regions.hpp"
 
 namespace coppice {
 
@@ -29,6 +30,8 @@ class ColumnParallelLinear {
   const LinearParameters& parameters() const { return parameters_; }
 
  private:
+  Crossing start_sum(ExecContext& ctx, TensorView partial, TensorView dx);
+
   ParallelContext parallel_;
   LinearParameters parameters_;
 };

@@ -28,13 +28,19 @@ void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x
   gemm(ctx, x, weight.value, y, {.b = Transpose::kYes});
 }
 
+namespace {
+void matrix_weight_gradient(ExecContext& ctx, Parameter& weight, ConstTensorView x,
+                            ConstTensorView dy) {
+  if (!weight.trainable) return;
+  // dW += dy^T x
+  gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = weight.grad_is_unset ? 0.0 : 1.0});
+  weight.grad_is_unset = false;
+}
+}  // namespace
+
 void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, ConstTensorView dy,
                      std::optional<TensorView> dx) {
-  if (weight.trainable) {
-    // dW += dy^T x
-    gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = weight.grad_is_unset ? 0.0 : 1.0});
-    weight.grad_is_unset = false;
-  }
+  matrix_weight_gradient(ctx, weight, x, dy);
   if (dx) gemm(ctx, dy, weight.value, *dx);  // last, because dx may be x
 }
 
@@ -44,12 +50,23 @@ void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstT
   if (parameters.bias) add_bias(ctx, parameters.bias->value, y);
 }
 
-void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
-                     ConstTensorView dy, std::optional<TensorView> dx) {
+void linear_input_gradient(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView dy,
+                           TensorView dx) {
+  gemm(ctx, dy, parameters.weight.value, dx);
+}
+
+void linear_weight_gradients(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
+                             ConstTensorView dy) {
   if (parameters.bias && parameters.bias->trainable) {
     bias_backward(ctx, dy, parameters.bias->grad);
   }
-  matrix_backward(ctx, parameters.weight, x, dy, dx);
+  matrix_weight_gradient(ctx, parameters.weight, x, dy);
+}
+
+void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
+                     ConstTensorView dy, std::optional<TensorView> dx) {
+  linear_weight_gradients(ctx, parameters, x, dy);
+  if (dx) linear_input_gradient(ctx, parameters, dy, *dx);  // last, because dx may be x
 }
 
 }  // namespace coppice

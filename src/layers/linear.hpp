@@ -59,6 +59,12 @@ void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstT
 void linear_backward(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
                      ConstTensorView dy, std::optional<TensorView> dx);
 
+/// The two halves of linear_backward, for who has work between them: dx = dy weight, and the rest.
+void linear_input_gradient(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView dy,
+                           TensorView dx);
+void linear_weight_gradients(ExecContext& ctx, LinearParameters& parameters, ConstTensorView x,
+                             ConstTensorView dy);
+
 // The same without the bias.
 
 void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x, TensorView y);

@@ -12,6 +12,8 @@
 // Rows are gathered in the type they are stored in. Sums over ranks are made in the type that sums
 // within a rank are made in: where activations are bf16 a rank's part is f32, as it leaves the
 // product of matrices, and the sum is rounded once, however many ranks there are.
+#include <optional>
+
 #include "core/exec_context.hpp"
 #include "parallel/communicator.hpp"
 
@@ -23,6 +25,24 @@ inline DType partial_dtype(const Communicator& comm, DType dtype) {
   return comm.size() > 1 ? accumulation_of(dtype) : dtype;
 }
 
+/// A border that is being crossed under compute: its tensors belong to it until finish(), which
+/// makes the result.
+class Crossing {
+ public:
+  Crossing() = default;
+  explicit Crossing(Pending pending) : pending_(std::move(pending)) {}
+  /// `sum`, once there, becomes `result`, rounded.
+  Crossing(Pending pending, ConstTensorView sum, TensorView result)
+      : pending_(std::move(pending)), sum_(sum), result_(result) {}
+
+  void finish(ExecContext& ctx);
+
+ private:
+  Pending pending_;
+  std::optional<ConstTensorView> sum_;
+  TensorView result_;
+};
+
 /// A whole tensor enters linears that are split by columns: forward does nothing, backward sums
 /// what the ranks' columns sent back.
 ///
@@ -30,6 +50,8 @@ inline DType partial_dtype(const Communicator& comm, DType dtype) {
 /// overwritten
 struct CopyToTensorParallel {
   static void backward(ExecContext& ctx, Communicator& tensor, TensorView partial, TensorView dx);
+  static Crossing start_backward(ExecContext& ctx, Communicator& tensor, TensorView partial,
+                                 TensorView dx);
 };
 
 /// Partial sums of linears that are split by rows become the whole; backward does nothing.
@@ -48,6 +70,10 @@ struct GatherFromSequence {
                       TensorView whole, std::span<const std::int64_t> rows = {});
   static void backward(ExecContext& ctx, Communicator& tensor, TensorView d_whole,
                        TensorView d_shard, std::span<const std::int64_t> rows = {});
+  static Crossing start_forward(ExecContext& ctx, Communicator& tensor, ConstTensorView shard,
+                                TensorView whole);
+  static Crossing start_backward(ExecContext& ctx, Communicator& tensor, TensorView d_whole,
+                                 TensorView d_shard);
 };
 
 /// Partial sums of a row-parallel linear become the ranks' own rows of the sum.
@@ -67,6 +93,8 @@ struct ReduceScatterToSequence {
 struct GatherSharedRows {
   static void forward(ExecContext& ctx, Communicator& context, ConstTensorView shard,
                       TensorView whole, std::span<const std::int64_t> rows);
+  static Crossing start_forward(ExecContext& ctx, Communicator& context, ConstTensorView shard,
+                                TensorView whole, std::span<const std::int64_t> rows);
   static void backward(ExecContext& ctx, Communicator& context, ConstTensorView d_whole,
                        TensorView d_shard, std::span<const std::int64_t> rows);
 };
