@@ -68,6 +68,9 @@ def main():
              "tensor, rows whole": (n, 1, {"tensor": n, "sequence_parallel": "false"}),
              "context": (n, 1, {"context": n}),
              "data": (n, 1, {"data": n})}
+    for name in list(sides)[1:]:
+        ranks, threads, grid = sides[name]
+        sides[name + ", no overlap"] = (ranks, threads, grid | {"overlap": "false"})
     found = {name: [] for name in sides}
     with tempfile.TemporaryDirectory() as temporary:
         directory = pathlib.Path(temporary)
@@ -94,7 +97,7 @@ def main():
 
     print(f"P={options.prefix} R={options.response} G={options.group_size}, {n} groups a step, "
           f"{options.layers} layers, f32; medians of {options.steps * options.repetitions} steps")
-    print(f"{'':<20}{'step':>9}{'forward':>9}{'backward':>9}{'reduce':>9}{'ratio':>7}  sent a step")
+    print(f"{'':<30}{'step':>9}{'forward':>9}{'backward':>9}{'reduce':>9}{'ratio':>7}  sent a step")
     base = median("one rank", lambda step: step["step_seconds"])
     for name in sides:
         seconds = median(name, lambda step: step["step_seconds"])
@@ -102,10 +105,12 @@ def main():
                   for phase in ("forward", "backward", "reduce")]
         last = found[name][-1]
         sent = f"{last.get('communication_bytes', 0) / 1e6:.1f} MB"
-        print(f"{name:<20}{seconds:>8.3f}s" + "".join(f"{value:>8.3f}s" for value in phases) +
+        print(f"{name:<30}{seconds:>8.3f}s" + "".join(f"{value:>8.3f}s" for value in phases) +
               f"{seconds / base:>7.2f}  {sent}")
         for axis, traffic in last.get("communication", {}).items():
-            print(f"{'':<22}{axis}: {traffic}")
+            waited = median(name, lambda step: step["communication"][axis]["seconds"])
+            print(f"{'':<22}{axis}: {traffic['calls']} calls, {traffic['bytes'] / 1e6:.1f} MB, "
+                  f"{waited:.3f} s waited")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,8 @@ void MpiCommunicator::wait(const std::function<bool()>& is_done, Collective coll
     sched_yield();
     const auto now = Clock::now();
     // A long wait leaves the core to whoever is waited for: yielding ranks still take turns.
-    if (now - start > kShortWait) std::this_thread::sleep_for(kPause);
+    // Under compute nobody waits yet, and the core is the compute's.
+    if (runs_here || now - start > kShortWait) std::this_thread::sleep_for(kPause);
     if (runs_here) {
       thread_.check_abandoned();
       continue;
