@@ -47,6 +47,21 @@ void ColumnParallelLinear::forward(ExecContext& ctx, ConstTensorView x, TensorVi
   linear_forward(ctx, parameters_, whole, y);
 }
 
+void ColumnParallelLinear::forward_last_first(ExecContext& ctx, ConstTensorView x, TensorView y,
+                                              std::int64_t split,
+                                              const std::function<void()>& between) const {
+  ScratchScope scratch(ctx.scratch);
+  ConstTensorView whole = x;
+  if (parallel_.shards_sequence()) {
+    const TensorView gathered = scratch.lease(x.dtype(), {y.shape()[0], x.shape()[1]});
+    GatherFromSequence::forward(ctx, parallel_.tensor, x, gathered);
+    whole = gathered;
+  }
+  linear_forward_features(ctx, parameters_, whole, y, {split, parameters_.weight.rows()});
+  between();
+  linear_forward_features(ctx, parameters_, whole, y, {0, split});
+}
+
 // The sum of dx over the ranks runs under the weight's gradient, the gathering of x under dx.
 void ColumnParallelLinear::backward(ExecContext& ctx, ConstTensorView x, ConstTensorView dy,
                                     std::optional<TensorView> dx) {

@@ -2,6 +2,8 @@
 // A linear whose output features are split over the tensor-parallel ranks: every rank sees the
 // whole input and makes its own columns of y. Its input's gradient is a sum over ranks. Under
 // sequence parallelism the input's rows are gathered first, and its gradient's scattered after.
+#include <functional>
+
 #include "layers/linear.hpp"
 #include "parallel/parallel_context.hpp"
 #include "parallel/regions.hpp"
@@ -19,6 +21,10 @@ class ColumnParallelLinear {
 
   /// y = x W^T + b
   void forward(ExecContext& ctx, ConstTensorView x, TensorView y) const;
+  /// The same in two products: first this rank's features from `split` on, then those before; with
+  /// `between` where the first are there.
+  void forward_last_first(ExecContext& ctx, ConstTensorView x, TensorView y, std::int64_t split,
+                          const std::function<void()>& between) const;
   /// dx is left out for an input that does not learn; it may be x itself.
   void backward(ExecContext& ctx, ConstTensorView x, ConstTensorView dy,
                 std::optional<TensorView> dx);

@@ -50,6 +50,16 @@ void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstT
   if (parameters.bias) add_bias(ctx, parameters.bias->value, y);
 }
 
+void linear_forward_features(ExecContext& ctx, const LinearParameters& parameters,
+                             ConstTensorView x, TensorView y, const RowRange& features) {
+  const ConstTensorView weight = parameters.weight.value;
+  const TensorView columns = y.columns(features.begin, features.count());
+  gemm(ctx, x, weight.rows(features.begin, features.count()), columns, {.b = Transpose::kYes});
+  if (!parameters.bias) return;
+  const ConstTensorView bias = parameters.bias->value;
+  add_bias(ctx, bias.rows(features.begin, features.count()), columns);
+}
+
 void linear_input_gradient(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView dy,
                            TensorView dx) {
   gemm(ctx, dy, parameters.weight.value, dx);

@@ -9,6 +9,7 @@
 #include "core/exec_context.hpp"
 #include "core/tensor.hpp"
 #include "parallel/parameter.hpp"
+#include "parallel/row_share.hpp"
 
 namespace coppice {
 
@@ -51,6 +52,10 @@ LinearParameters make_linear_parameters(const ParameterStorage& storage, const L
 /// Oracle    tests/layers/linear_test.cpp
 void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView x,
                     TensorView y);
+
+/// The same for the output features in `features` only; of y it overwrites those columns.
+void linear_forward_features(ExecContext& ctx, const LinearParameters& parameters,
+                             ConstTensorView x, TensorView y, const RowRange& features);
 
 /// dx = dy weight;  weight.grad += dy^T x;  bias.grad += sum of dy's rows
 ///

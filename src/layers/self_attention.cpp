@@ -100,7 +100,7 @@ std::int64_t SelfAttention::forward_scratch_bytes(const AttentionPlan& plan, int
   const auto handed_out =
       shared.any() ? Arena::leased_bytes(dtype_, {std::ssize(shared.rows), 2 * kv_width()}) : 0;
   return std::max(
-      {qkv_.scratch_bytes(tokens), output_.scratch_bytes(tokens), handed_out,
+      {qkv_.scratch_bytes(tokens) + handed_out, output_.scratch_bytes(tokens),
        prefix_attention_forward_scratch_bytes(plan, num_attention_heads_, num_key_value_heads_,
                                               config_.head_dim, dtype_, threads)});
 }
@@ -149,32 +149,60 @@ KeySpace SelfAttention::gathered_space(const Activations& acts) const {
           .v = heads_of(gathered, kv_width(), heads, width)};
 }
 
-void SelfAttention::project(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
-                            Activations& acts) const {
-  const auto q_heads = num_attention_heads_, kv_heads = num_key_value_heads_;
+// Heads of q and k, normed where the model does, and turned.
+void SelfAttention::turn(ExecContext& ctx, const PackedRows& rows, Activations& acts,
+                         std::int64_t first_head, std::int64_t heads) const {
   const auto width = config_.head_dim;
-  {
-    const TraceScope scope(ctx.trace, TraceKind::kModule, "qkv_proj_forward");
-    qkv_.forward(ctx, x, acts.qkv);
+  if (!config_.qk_norm) {
+    return rope_forward(ctx, rows.rope, rows.positions,
+                        heads_of(acts.qkv.view(), first_head * width, heads, width));
   }
-  TensorView turned = acts.qkv;
-  if (config_.qk_norm) {
-    turned = acts.qk;
-    q_norm_->forward(ctx, heads_of(acts.qkv.view(), 0, q_heads, width),
-                     heads_of(turned, 0, q_heads, width), acts.q_rstd);
-    k_norm_->forward(ctx, heads_of(acts.qkv.view(), q_width(), kv_heads, width),
-                     heads_of(turned, q_width(), kv_heads, width), acts.k_rstd);
-  }
-  rope_forward(ctx, rows.rope, rows.positions, heads_of(turned, 0, q_heads + kv_heads, width));
+  const auto q_heads = std::max<std::int64_t>(0, num_attention_heads_ - first_head);
+  const auto norm = [&](const RmsNorm& norm, std::int64_t first, std::int64_t count, Tensor& rstd) {
+    norm.forward(ctx, heads_of(acts.qkv.view(), first * width, count, width),
+                 heads_of(acts.qk.view(), first * width, count, width), rstd);
+  };
+  if (q_heads > 0) norm(*q_norm_, first_head, q_heads, acts.q_rstd);
+  if (heads > q_heads) norm(*k_norm_, first_head + q_heads, heads - q_heads, acts.k_rstd);
+  rope_forward(ctx, rows.rope, rows.positions,
+               heads_of(acts.qk.view(), first_head * width, heads, width));
 }
 
-void SelfAttention::gather_shared(ExecContext& ctx, const PackedRows& rows,
-                                  Activations& acts) const {
+void SelfAttention::project(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
+                            Activations& acts, GatherShared gather) const {
+  const auto q_heads = num_attention_heads_, kv_heads = num_key_value_heads_;
+  constexpr const char* kModule = "qkv_proj_forward";
+  if (!rows.shared.any()) {
+    {
+      const TraceScope scope(ctx.trace, TraceKind::kModule, kModule);
+      qkv_.forward(ctx, x, acts.qkv);
+    }
+    return turn(ctx, rows, acts, 0, q_heads + kv_heads);
+  }
+  // The same two products where nothing is gathered: recomputed rows have the bits of the first.
   ScratchScope scratch(ctx.scratch);
-  const TensorView own = scratch.lease(dtype_, {std::ssize(rows.shared.rows), 2 * kv_width()});
+  Crossing gathering;
+  TensorView own;
+  if (gather == GatherShared::kYes) {
+    own = scratch.lease(dtype_, {std::ssize(rows.shared.rows), 2 * kv_width()});
+  }
+  {
+    const TraceScope scope(ctx.trace, TraceKind::kModule, kModule);
+    qkv_.forward_last_first(ctx, x, acts.qkv, q_width(), [&] {
+      turn(ctx, rows, acts, q_heads, kv_heads);
+      if (gather == GatherShared::kYes) gathering = start_gather(ctx, rows, acts, own);
+    });
+  }
+  turn(ctx, rows, acts, 0, q_heads);
+  gathering.finish(ctx);
+}
+
+Crossing SelfAttention::start_gather(ExecContext& ctx, const PackedRows& rows, Activations& acts,
+                                     TensorView own) const {
   gather_rows(ctx, keys(acts), rows.shared.rows, own.columns(0, kv_width()));
   gather_rows(ctx, values(acts), rows.shared.rows, own.columns(kv_width(), kv_width()));
-  GatherSharedRows::forward(ctx, parallel_.context, own, acts.gathered, rows.shared.rank_rows);
+  return GatherSharedRows::start_forward(ctx, parallel_.context, own, acts.gathered,
+                                         rows.shared.rank_rows);
 }
 
 // What other ranks' rows sent back to this rank's keys and values, added to what its own did.
@@ -189,10 +217,7 @@ void SelfAttention::return_shared(ExecContext& ctx, const PackedRows& rows,
 
 void SelfAttention::attend(ExecContext& ctx, const PackedRows& rows, Activations& acts) const {
   std::vector<KeySpace> spaces{key_space(acts)};
-  if (rows.shared.any()) {
-    gather_shared(ctx, rows, acts);
-    spaces.push_back(gathered_space(acts));
-  }
+  if (rows.shared.any()) spaces.push_back(gathered_space(acts));
   prefix_attention_forward(ctx, rows.plan, queries(acts), spaces, softmax_scale_,
                            heads_of(acts.out.view(), 0, num_attention_heads_, config_.head_dim),
                            acts.softmax_lse);
@@ -205,7 +230,7 @@ void SelfAttention::output(ExecContext& ctx, const Activations& acts, TensorView
 
 void SelfAttention::forward(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
                             Activations& acts, TensorView y) const {
-  project(ctx, x, rows, acts);
+  project(ctx, x, rows, acts, GatherShared::kYes);
   attend(ctx, rows, acts);
   output(ctx, acts, y);
 }

@@ -38,6 +38,9 @@ struct SelfAttentionConfig {
   double rms_norm_eps = 1e-6;
 };
 
+/// Whether a projection brings shared rows to this rank: not where they were kept.
+enum class GatherShared { kNo, kYes };
+
 class SelfAttention {
  public:
   /// Kept from forward to backward. T tokens, S gathered rows, Hq and Hkv heads of this rank, of
@@ -68,11 +71,12 @@ class SelfAttention {
                                       const SharedRows& shared = {}) const;
 
   /// x, y [T, hidden_size], or this rank's rows of it under sequence parallelism. Forward is its
-  /// three steps, one after the other.
+  /// three steps, one after the other. Where rows are shared, the projection makes keys and values
+  /// first, and the ranks gather them while it makes the queries.
   void forward(ExecContext& ctx, ConstTensorView x, const PackedRows& rows, Activations& acts,
                TensorView y) const;
-  void project(ExecContext& ctx, ConstTensorView x, const PackedRows& rows,
-               Activations& acts) const;
+  void project(ExecContext& ctx, ConstTensorView x, const PackedRows& rows, Activations& acts,
+               GatherShared gather) const;
   void attend(ExecContext& ctx, const PackedRows& rows, Activations& acts) const;
   void output(ExecContext& ctx, const Activations& acts, TensorView y) const;
 
@@ -94,7 +98,10 @@ class SelfAttention {
   ConstTensorView queries(const Activations& acts) const;
   ConstTensorView keys(const Activations& acts) const;    // [T, Hkv D]
   ConstTensorView values(const Activations& acts) const;  // [T, Hkv D]
-  void gather_shared(ExecContext& ctx, const PackedRows& rows, Activations& acts) const;
+  void turn(ExecContext& ctx, const PackedRows& rows, Activations& acts, std::int64_t first_head,
+            std::int64_t heads) const;
+  Crossing start_gather(ExecContext& ctx, const PackedRows& rows, Activations& acts,
+                        TensorView own) const;
   void return_shared(ExecContext& ctx, const PackedRows& rows, ConstTensorView d_gathered,
                      TensorView d_key_value) const;
   std::int64_t q_width() const { return num_attention_heads_ * config_.head_dim; }

@@ -56,8 +56,9 @@ std::int64_t TransformerBlock::complete_bytes(std::int64_t tokens,
                                               std::int64_t gathered_rows) const {
   const auto rows = parallel_.sequence_rows(tokens);
   return 3 * Arena::leased_bytes(dtype_, {rows, hidden_size_}) +
-         2 * Arena::leased_bytes(accumulation_of(dtype_), {rows}) + attention_.projection_bytes(tokens) +
-         attention_.output_bytes(tokens, gathered_rows) + mlp_.activation_bytes(tokens);
+         2 * Arena::leased_bytes(accumulation_of(dtype_), {rows}) +
+         attention_.projection_bytes(tokens) + attention_.output_bytes(tokens, gathered_rows) +
+         mlp_.activation_bytes(tokens);
 }
 
 TransformerBlock::Activations TransformerBlock::lease_activations(
@@ -158,7 +159,8 @@ void TransformerBlock::recompute(ExecContext& ctx, ConstTensorView x, const Pack
                                  Activations& acts) const {
   if (acts.recompute == Recompute::kNone) return;
   attention_norm_.forward(ctx, x, acts.attention_normed, acts.attention_rstd);
-  attention_.project(ctx, acts.attention_normed, rows, acts.attention);
+  attention_.project(ctx, acts.attention_normed, rows, acts.attention,
+                     acts.recompute == Recompute::kBlock ? GatherShared::kYes : GatherShared::kNo);
   if (acts.recompute == Recompute::kBlock) attention_.attend(ctx, rows, acts.attention);
   attention_.output(ctx, acts.attention, acts.middle);
   mlp_norm_.forward_sum(ctx, x, acts.middle, acts.middle, acts.mlp_normed, acts.mlp_rstd);

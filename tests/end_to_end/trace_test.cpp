@@ -55,11 +55,13 @@ bool is_counted(const json& event, std::int64_t step) {
 // Nanoseconds, which microseconds with three digits hold.
 std::int64_t ns(const json& microseconds) { return std::llround(microseconds.get<double>() * 1e3); }
 
-// Events of a rank come by their beginnings, so a stack of those still open holds those around one.
+// Events of the thread that drives a rank come by their beginnings, so a stack of those still open
+// holds those around one.
 void expect_nested(const std::vector<json>& events) {
   std::vector<std::int64_t> ends;
   std::int64_t last = 0;
   for (const json& event : events) {
+    if (event["tid"] != 0) continue;
     const auto begin = ns(event["ts"]), end = begin + ns(event["dur"]);
     EXPECT_GE(begin, last);
     last = begin;
@@ -185,11 +187,22 @@ TEST_F(TraceOfARun, HoldsBothRanksByNameOnOneClock) {
       names[event["pid"].get<int>()] = event["args"]["name"].get<std::string>();
   EXPECT_EQ(names, (std::map<int, std::string>{{0, "rank 0 on " + std::string(host)},
                                                {1, "rank 1 on " + std::string(host)}}));
-  std::vector<std::vector<json>> collectives;
+  std::vector<std::vector<json>> collectives, under_compute;
   for (int rank = 0; rank < 2; ++rank) {
     expect_nested(events_of(trace, rank));
     EXPECT_THAT(names_of(events_of(trace, rank, "step")), Contains("step 4"));
-    collectives.push_back(events_of(trace, rank, "collective"));
+    auto& driven = collectives.emplace_back();
+    auto& beside = under_compute.emplace_back();
+    for (const json& event : events_of(trace, rank, "collective"))
+      (event["tid"] == 0 ? driven : beside).push_back(event);
+    EXPECT_EQ(events_of(trace, rank, "wait").size(), beside.size());
+  }
+  // Sums of gradients of two linears in each of two layers, and the rows gathered for them.
+  EXPECT_THAT(names_of(under_compute[0]), ElementsAre("all_gather", "reduce_scatter"));
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& all = collectives[static_cast<std::size_t>(rank)];
+    const auto& beside = under_compute[static_cast<std::size_t>(rank)];
+    all.insert(all.end(), beside.begin(), beside.end());
   }
   // The same collectives on both; none can end on one rank before it began on the other.
   ASSERT_EQ(collectives[0].size(), collectives[1].size());
