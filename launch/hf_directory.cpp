@@ -33,8 +33,8 @@ std::vector<AttachedFile> tokenizer_files_of(const std::filesystem::path& direct
   for (const char* name : kTokenizerFiles) {
     std::error_code error;
     // A link that leads nowhere is there, and is told when it is read.
-    if (!std::filesystem::exists(std::filesystem::symlink_status(directory / name, error)))
-      continue;
+    const auto status = std::filesystem::symlink_status(directory / name, error);
+    if (status.type() == std::filesystem::file_type::not_found) continue;
     files.push_back({name, read_small_file(directory / name)});
   }
   return files;

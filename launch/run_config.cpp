@@ -20,13 +20,16 @@ namespace pb = google::protobuf;
 std::string content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string content;
-  if (file && !std::filesystem::is_directory(path))
+  std::error_code error;
+  if (file && !std::filesystem::is_directory(path, error))
     content.assign(std::istreambuf_iterator<char>(file), {});
   else
     throw ConfigError(
         {fmt::format("{}: cannot be read as a run config. Name a text file with "
                      "--config.",
                      path.string())});
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   return content;
 }
 

@@ -27,6 +27,7 @@ class Checker {
     at_least("batching.max_rows_per_microbatch", config_.batching().max_rows_per_microbatch(), 1);
     if (use == RunConfigUse::kScore) return;
     if (use == RunConfigUse::kTrain) required("run_dir", config_.run_dir().empty());
+    check_paths();
     check_files();
     check_loss();
     check_advantage();
@@ -54,10 +55,20 @@ class Checker {
     if (path == "model.checkpoint") return config_.model().has_checkpoint();
     return config_.data().has_rollouts();
   }
+  // What stands behind a zero byte would be lost on the way to the system.
+  static bool is_path(const std::string& name) { return name.find('\0') == name.npos; }
+  void check_paths() {
+    for (const auto& [path, name] :
+         {std::pair<const char*, const std::string&>("run_dir", config_.run_dir()),
+          {"model.checkpoint", config_.model().checkpoint()},
+          {"model.hf", config_.model().hf()},
+          {"data.rollouts", config_.data().rollouts()}})
+      if (!is_path(name)) problem(path, "holds a zero byte (no path has one). Take it out.");
+  }
   void file(const std::string& path, const std::string& name) {
     required(path, name.empty());
     std::error_code error;
-    if (name.empty()) return;
+    if (name.empty() || !is_path(name)) return;
     if (fs::is_directory(name, error))
       problem(path, "\"{}\" is not a file. Give the path of a file{}.", name,
               path == "model.checkpoint" ? ", or a Hugging Face directory in model.hf" : "");
@@ -108,7 +119,7 @@ class Checker {
               hf, checkpoint);
     if (!checkpoint.empty() || (hf.empty() && !hf_was_refused))
       file("model.checkpoint", checkpoint);
-    if (hf.empty()) return;
+    if (hf.empty() || !is_path(hf)) return;
     if (!fs::exists(hf, error))
       problem("model.hf",
               "the directory \"{}\" does not exist (paths are relative to the current directory).",

@@ -54,6 +54,18 @@ class NewDirectories {
   std::vector<fs::path> deepest_first_;
 };
 
+// Everything that the run writes to, so that no step is done in vain.
+void check_writable(const fs::path& run_dir) {
+  Problems problems;
+  for (const char* name : {"", "checkpoints", "metrics.jsonl"}) {
+    const fs::path path = *name == '\0' ? run_dir : run_dir / name;
+    if (access(path.c_str(), W_OK) == 0 || errno == ENOENT) continue;
+    problems.add("run_dir: {} cannot be written: {}. Give another run_dir.", path.string(),
+                 std::strerror(errno));
+  }
+  problems.throw_if_any<ConfigError>();
+}
+
 // What forbids this rank to write into the file, or 0.
 int error_of_opening(const fs::path& file) {
   // Opening the directories above makes a network file system ask anew for what they hold.
@@ -103,6 +115,7 @@ std::optional<RunLock> open_run_directory(const fs::path& run_dir, const std::st
     if (!is_first) return;
     made.make(run_dir);
     if (!lock) lock.emplace(run_dir);
+    check_writable(run_dir);
     remove_leftovers(run_dir);
     config.emplace(run_dir / "config.textproto");
     write_at(config->descriptor(), 0, config_text.data(), std::ssize(config_text),

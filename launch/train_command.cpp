@@ -32,15 +32,18 @@ struct Options {
 void check_run_dir(const fs::path& run_dir, Problems& problems) {
   std::error_code error;
   fs::path existing = fs::absolute(run_dir);
-  while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path())
-    existing = existing.parent_path();
+  const auto is_absent = [&] {
+    return fs::symlink_status(existing, error).type() == fs::file_type::not_found;
+  };
+  while (is_absent() && existing.has_relative_path()) existing = existing.parent_path();
   if (!fs::is_directory(existing, error))
-    problems.add("run_dir: {} is not a directory. Give another run_dir.", existing.string());
+    problems.add("run_dir: {} is not a directory{}. Give another run_dir.", existing.string(),
+                 error ? fmt::format(" that can be used ({})", error.message()) : "");
   const fs::path checkpoints = run_dir / "checkpoints";
   if (fs::exists(checkpoints, error) && !fs::is_directory(checkpoints, error))
     problems.add("run_dir: {} is not a directory. Give another run_dir.", checkpoints.string());
   for (const char* name : {"config.textproto", "metrics.jsonl"})
-    if (fs::is_directory(run_dir / name, error))
+    if (fs::exists(run_dir / name, error) && !fs::is_regular_file(run_dir / name, error))
       problems.add("run_dir: {} is not a file. Give another run_dir.", (run_dir / name).string());
 }
 
@@ -221,7 +224,8 @@ void train(const Options& options, Job& job) {
   // A run that is refused leaves no directory, so one that does not exist is locked when it is
   // made.
   std::optional<RunLock> lock;  // rank 0's
-  if (job.is_first() && fs::exists(run_dir)) lock.emplace(run_dir);
+  std::error_code error;
+  if (job.is_first() && fs::exists(run_dir, error)) lock.emplace(run_dir);
   job.agree({fingerprint_of_text("the config " + options.config + " with its --set",
                                  config.common_text()),
              fingerprint_of_text("--trace", options.trace.value_or(""))});

@@ -50,10 +50,11 @@ SafetensorsModel::SafetensorsModel(const fs::path& directory) {
     }
     return nullptr;
   };
-  // A link that leads nowhere is there: what is wrong with it is told when it is opened.
+  // A link that leads nowhere, or what may not be looked at, is there: what is wrong with it is
+  // told when it is opened.
   const auto is_there = [&](const char* name) {
     std::error_code error;
-    return fs::exists(fs::symlink_status(directory / name, error));
+    return fs::symlink_status(directory / name, error).type() != fs::file_type::not_found;
   };
   Problems problems;
   if (is_there(kSingle)) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,6 +98,14 @@ TEST(Leftovers, OfDeadRunsAreRemovedAndOfLivingOnesKept) {
   write_file(directory / ".mine.part", "not ours");
   remove_leftovers(directory.path());
   EXPECT_THAT(directory.names(), ElementsAre(".mine.part"));
+}
+
+// Seen red: opening it waited for whoever writes into it.
+TEST(Leftovers, ThatArePipesKeepNobodyWaiting) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(mkfifo((directory / ".pipe.1-0.coppice-part").c_str(), 0600), 0);
+  remove_leftovers(directory.path());
+  EXPECT_TRUE(directory.names().empty());
 }
 
 TEST(Leftovers, OfNoDirectoryAreNone) {

@@ -102,6 +102,18 @@ TEST_F(Refusal, QuotesWhatIsNoTextInOneLineOfUtf8) {
   EXPECT_THAT(refused({"seed=\xff"}), ElementsAre(HasSubstr("--set seed=\\xff: ")));
 }
 
+// Seen red: a metrics file that is a pipe waited for ever, an over-long name was status 1.
+TEST_F(Refusal, OfARunDirectoryThatCannotBeOne) {
+  const std::string long_name(300, 'a');
+  EXPECT_THAT(refused({"run_dir=" + long_name}), ElementsAre(HasSubstr("File name too long")));
+  for (const char* name : {"metrics.jsonl", "config.textproto"}) {
+    const std::string run = std::string("run_of_") + name;
+    std::filesystem::create_directory(dir_ / run);
+    ASSERT_EQ(mkfifo((dir_ / (run + "/" + name)).c_str(), 0600), 0);
+    EXPECT_THAT(refused({"run_dir=" + run}), ElementsAre(HasSubstr(run + "/" + name + " is not")));
+  }
+}
+
 TEST_F(Refusal, OfARunDirectoryThatIsAFile) {
   write_file(dir_ / "taken", "x");
   EXPECT_THAT(refused({"run_dir=taken"}), ElementsAre(HasSubstr("taken")));
@@ -134,6 +146,18 @@ TEST_F(Refusal, OfAPlaceThatCannotBeWritten) {
   EXPECT_THAT(problems(train_arguments({"run_dir=closed/run"})),
               ElementsAre(HasSubstr("closed/run cannot be made: Permission denied")));
   EXPECT_TRUE(fs::is_empty(dir_ / "closed"));
+  // Seen red: status 1 for the run directory; the others showed when the first step was done.
+  EXPECT_THAT(problems(train_arguments({"run_dir=closed"})),
+              ElementsAre(HasSubstr("run_dir: closed cannot be written: Permission denied")));
+  EXPECT_TRUE(fs::is_empty(dir_ / "closed"));
+  fs::create_directories(dir_ / "open/checkpoints");
+  write_file(dir_ / "open/metrics.jsonl", "");
+  fs::permissions(dir_ / "open/checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
+  fs::permissions(dir_ / "open/metrics.jsonl", fs::perms::owner_read);
+  EXPECT_THAT(problems(train_arguments({"run_dir=open"})),
+              ElementsAre(HasSubstr("open/checkpoints cannot be written: Permission denied"),
+                          HasSubstr("open/metrics.jsonl cannot be written: Permission denied")));
+  EXPECT_FALSE(fs::exists(dir_ / "open/config.textproto"));
 }
 
 // Whoever opens a pipe waits for its writer. Seen red: every one of these waited for ever; a link

@@ -164,6 +164,20 @@ TEST_F(RunConfigFile, NamesValuesOfTheWrongType) {
                   HasSubstr(":12:13: advantage.epsilon: [1] is not a number.")));
 }
 
+// Seen red: the path ended at its zero byte, and the run went there.
+TEST_F(RunConfigFile, RefusesPathsThatNoFileCanHave) {
+  EXPECT_THAT(problems(good("run_dir: \"a\\000b\" data { rollouts: \"/\\000\" }\n"
+                            "model { checkpoint: \"\" hf: \"\\x00\" }")),
+              ElementsAre(HasSubstr("run.textproto:4:1: run_dir: holds a zero byte"),
+                          HasSubstr(":5:24: model.hf: holds a zero byte"),
+                          HasSubstr(":4:26: data.rollouts: holds a zero byte")));
+}
+
+// As of rollouts and config.json.
+TEST_F(RunConfigFile, TakesAByteOrderMark) {
+  EXPECT_EQ(load("\xEF\xBB\xBF" + good()).trainer.run_dir, "runs/x");
+}
+
 TEST_F(RunConfigFile, NamesWhatIsMissing) {
   EXPECT_THAT(problems("loss { kind: DR_GRPO }"),
               ElementsAre(HasSubstr("run.textproto: run_dir: missing."),
