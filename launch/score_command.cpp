@@ -1,5 +1,6 @@
 #include "launch/score_command.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -7,11 +8,13 @@
 #include "core/error.hpp"
 #include "launch/fingerprints.hpp"
 #include "launch/grid_check.hpp"
+#include "launch/one_line.hpp"
 #include "launch/open_model.hpp"
 #include "launch/output_path.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_config.hpp"
 #include "launch/trace_file.hpp"
+#include "rl/score_ranking.hpp"
 #include "rl/scorer.hpp"
 
 namespace coppice {
@@ -25,6 +28,7 @@ struct Options {
   double temperature = 1.0;
   std::vector<std::string> set;
   std::optional<std::string> trace;
+  bool summary = false;
 };
 
 void check_paths(const Options& options, const Job& job, Problems& problems) {
@@ -92,6 +96,21 @@ std::string given(const Options& options, const RunConfig& config) {
                      config.common_text());
 }
 
+// Each group's candidates, best first.
+void print_summary(std::span<const Group> groups, std::span<const GroupScores> scores) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    auto ranked = rank_candidates(scores[g]);
+    std::sort(ranked.begin(), ranked.end(),
+              [](const auto& a, const auto& b) { return a.by_sum < b.by_sum; });
+    fmt::print("{}: {} responses to {} prompt tokens\n{:>10}{:>9}{:>9}{:>9}{:>14}{:>12}\n",
+               one_line(groups[g].name), ranked.size(), groups[g].prompt_ids.size(), "response",
+               "by sum", "by mean", "tokens", "sum", "mean");
+    for (const RankedCandidate& c : ranked)
+      fmt::print("{:>10}{:>9}{:>9}{:>9}{:>14.6g}{:>12.6g}\n", c.response, c.by_sum, c.by_mean,
+                 c.tokens, c.sum, c.mean);
+  }
+}
+
 void score(const Options& options, Job& job) {
   const RunConfig config = checked_config(options, job);
   const BatchingConfig& batching = config.trainer.batching;
@@ -117,6 +136,7 @@ void score(const Options& options, Job& job) {
   progress.reset();
   if (trace) write_trace(*options.trace, *trace, session.grid(), job.mpi().host());
   if (!job.is_first()) return;
+  if (options.summary) print_summary(groups, scores);
   if (options.fill.empty())
     write_scores(options.out, groups, scores);
   else
@@ -145,6 +165,8 @@ void add_score_command(Commands& commands) {
               "where to compute [auto]; cuda comes later")
       .choice("--fill", options->fill, {"old_logprobs", "ref_logprobs"},
               "write the rollouts file with this field set, instead of scores")
+      .flag("--summary", options->summary,
+            "print each group's responses in the order of their summed and mean log-probs")
       .option("--trace", options->trace,
               "file to write: what every rank did and when, as of coppice train")
       .list(

@@ -1,5 +1,10 @@
 // `coppice score` through the program. Its values are checked against transformers in golden_test.
+#include <fmt/format.h>
+
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <sstream>
 
 #include "end_to_end/tiny_run.hpp"
 
@@ -45,6 +50,42 @@ TEST_F(Score, GivesOneValuePerResponseTokenInTheFilesOrder) {
       for (const char* field : {"logprobs", "entropies"})
         EXPECT_EQ(scores[g]["responses"][r][field].size(), groups[g]["responses"][r]["ids"].size());
   }
+}
+
+// Mutation seen red: ordered by response.
+TEST_F(Score, SummaryRanksEachGroupsResponsesBestFirst) {
+  const auto outcome = coppice(arguments("scores.jsonl", {"--summary"}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto scores = json_lines(dir_ / "scores.jsonl"),
+             groups = json_lines(dir_ / "rollouts.jsonl");
+  std::istringstream text(outcome.out);
+  std::string line;
+  for (std::size_t g = 0; g < scores.size(); ++g) {
+    const auto& responses = scores[g]["responses"];
+    std::getline(text, line);
+    EXPECT_EQ(line, fmt::format("{}: {} responses to {} prompt tokens",
+                                groups[g]["group"].get<std::string>(), responses.size(),
+                                groups[g]["prompt_ids"].size()));
+    std::getline(text, line);
+    double last = std::numeric_limits<double>::infinity();
+    for (std::size_t place = 1; place <= responses.size(); ++place) {
+      std::size_t response = 0, by_sum = 0, by_mean = 0, tokens = 0;
+      double sum = 0, mean = 0;
+      text >> response >> by_sum >> by_mean >> tokens >> sum >> mean;
+      std::getline(text, line);
+      const auto logprobs = responses[response]["logprobs"].get<std::vector<double>>();
+      const double exact = std::accumulate(logprobs.begin(), logprobs.end(), 0.0);
+      EXPECT_EQ(by_sum, place);
+      EXPECT_EQ(tokens, logprobs.size());
+      EXPECT_NEAR(sum, exact, 1e-5 * std::abs(exact));
+      if (tokens > 0) {
+        EXPECT_NEAR(mean, exact / static_cast<double>(tokens), 1e-5 * std::abs(mean));
+        EXPECT_LE(sum, last);
+        last = sum;
+      }
+    }
+  }
+  EXPECT_FALSE(std::getline(text, line));
 }
 
 // Seen red with: a sibling response visible; positions that run on over the packed rows.
