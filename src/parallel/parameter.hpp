@@ -41,7 +41,9 @@ struct Parameter {
   std::string name;
   Tensor value;
   /// Where value is bf16 and learns: what the update changes and checkpoints hold. After every
-  /// change value is made anew from it, by rounding.
+  /// change value is made anew from it, by rounding. Where the update is sharded, only the rows
+  /// that this rank updates are current (GradientReducer::updated()); values are gathered, this is
+  /// not.
   Tensor master;
   Tensor grad;  ///< without value where nothing learns
   std::vector<ParameterPart> parts;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/copy.hpp"
 #include "ranks/ranks_session.hpp"
 #include "ranks/shared_directory.hpp"
 #include "rl/training_run.hpp"
@@ -44,19 +45,23 @@ inline std::vector<GridCase> grid_cases(const ModelConfig& model) {
   return cases;
 }
 
-inline std::unique_ptr<ProcessGrid> make_grid(const GridCase& c, const ModelConfig& model) {
+inline std::unique_ptr<ProcessGrid> make_grid(const GridCase& c, const ModelConfig& model,
+                                              Device device = {}) {
   return std::make_unique<ProcessGrid>(
       ranks_session(), c.sizes, WatchdogConfig{.seconds = 60},
       std::max(1, c.sizes.tensor / static_cast<int>(model.num_key_value_heads)),
-      c.sequence_parallel);
+      c.sequence_parallel, device);
 }
 
 class GridRun {
  public:
+  /// Logical tensors by name, the same on every rank.
+  using Logical = std::map<std::string, std::vector<double>>;
+
   GridRun(ProcessGrid& grid, const GridCase& which, std::vector<Group> groups, TrainerConfig config,
           const RunOptions& options, const std::filesystem::path& run_dir)
       : grid_(grid),
-        context_(options.threads),
+        context_(options.device, options.threads),
         model_(config_of(options.tiny), grid.parallel(), options.dtype, context_.memory(),
                WithGradients::kYes),
         source_(std::move(groups), options.epochs, options.shuffle, config.seed) {
@@ -79,10 +84,30 @@ class GridRun {
 
   /// By Hugging Face name, the same on every rank; in name order, like TrainingRun's.
   std::vector<double> weights() {
-    return gathered(parameter_tensors(model_.parameters(), share()));
+    return flat(summed(parameter_tensors(model_.parameters(), share())));
   }
   std::vector<double> moments() {
-    return gathered(moment_tensors(const_cast<AdamW&>(trainer_->optimizer()), share()));
+    return flat(summed(moment_tensors(const_cast<AdamW&>(trainer_->optimizer()), share())));
+  }
+
+  /// The same by name.
+  Logical named_weights() { return summed(parameter_tensors(model_.parameters(), share())); }
+  /// Of the last step, by Hugging Face name.
+  Logical gradients() {
+    std::vector<StateTensor> tensors;
+    for (Parameter* parameter : model_.parameters()) {
+      for (const ParameterPart& part : parameter->parts) {
+        RowRange rows = intersection(row_range_of(part), share().of(*parameter));
+        if (!part.is_primary || rows.count() == 0) rows = {part.row_begin, part.row_begin};
+        Shard shard = part.shard;
+        shard.global_offset =
+            shard.global_offset.with(0, shard.global_offset[0] + rows.begin - part.row_begin);
+        shard.local_shape = shard.local_shape.with(0, rows.count());
+        tensors.push_back(
+            {part.name, shard, parameter->grad.view().rows(rows.begin, rows.count())});
+      }
+    }
+    return summed(tensors);
   }
 
   /// Calls visit(element of the logical tensor, row, column) for every element of a part.
@@ -100,22 +125,26 @@ class GridRun {
   RowShare share() { return {grid_.replicas().rank(), grid_.replicas().size()}; }
 
   void copy_weights_of_one_rank(const RunOptions& options) {
-    TinyModel whole(config_of(options.tiny), options.dtype);
+    TinyModel whole(config_of(options.tiny), accumulation_of(options.dtype));
     const auto weights = whole.weights();
-    for (Parameter* parameter : model_.parameters())
+    TestContext host;
+    for (Parameter* parameter : model_.parameters()) {
       for (const ParameterPart& part : parameter->parts) {
         const auto& from = weights.at(part.name);
-        const TensorView values = rows_of(part, parameter->value);
-        visit_float(options.dtype, [&]<class T>(TypeTag<T>) {
-          for_each_element(part.shard, [&](std::int64_t element, std::int64_t i) {
-            values.data<T>()[i] = static_cast<T>(from.at(static_cast<std::size_t>(element)));
-          });
+        const TensorView values = rows_of(part, parameter->weights());
+        std::vector<double> local(static_cast<std::size_t>(values.numel()));
+        for_each_element(part.shard, [&](std::int64_t element, std::int64_t i) {
+          local[static_cast<std::size_t>(i)] = from.at(static_cast<std::size_t>(element));
         });
+        copy(ctx().stream, host.from(values.dtype(), values.shape(), local), values);
       }
+      round_master(ctx(), *parameter);
+    }
   }
 
-  std::vector<double> gathered(const std::vector<StateTensor>& tensors) {
-    std::map<std::string, std::vector<double>> logical;
+  /// Every element from the rank that speaks for it. All ranks list the same names.
+  Logical summed(const std::vector<StateTensor>& tensors) {
+    Logical logical;
     for (const StateTensor& tensor : tensors) {
       auto& values = logical[tensor.dataset];
       values.resize(static_cast<std::size_t>(tensor.shard.global_shape.numel()), 0.0);
@@ -124,12 +153,15 @@ class GridRun {
         values.at(static_cast<std::size_t>(element)) = local[static_cast<std::size_t>(i)];
       });
     }
-    std::vector<double> flat;
-    for (const auto& [name, values] : logical)
-      flat.insert(flat.end(), values.begin(), values.end());
-    grid_.world().all_reduce(ctx().stream, host_view(flat.data(), {std::ssize(flat)}),
-                             ReduceOp::kSum);
-    return flat;
+    for (auto& [name, values] : logical)
+      grid_.world().all_reduce(ctx().stream, host_view(values.data(), {std::ssize(values)}),
+                               ReduceOp::kSum);
+    return logical;
+  }
+  std::vector<double> flat(const Logical& logical) const {
+    std::vector<double> all;
+    for (const auto& [name, values] : logical) all.insert(all.end(), values.begin(), values.end());
+    return all;
   }
 
   ProcessGrid& grid_;
