@@ -143,8 +143,9 @@ void Command::check_given() const {
       problems_->push_back(
           fmt::format("{} is missing (see coppice {} --help).", name, app_->get_name()));
   for (const auto& extra : app_->remaining())
-    problems_->push_back(fmt::format("{} is not an argument of coppice {} (see its --help).", extra,
-                                     app_->get_name()));
+    if (extra != "--")  // ends the options; what stands behind it is told by itself
+      problems_->push_back(fmt::format("{} is not an argument of coppice {} (see its --help).",
+                                       extra, app_->get_name()));
 }
 
 template Command& Command::option(const std::string&, std::string&, const std::string&, Need);

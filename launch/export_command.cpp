@@ -125,8 +125,14 @@ void export_model(const Options& options) {
         "--max-shard-size {}: is no size of 1 byte or more. Give bytes, or a number with KB, MB, "
         "GB, KiB, MiB or GiB.",
         options.max_shard_size);
+  std::optional<CheckpointReader> opened;
+  try {
+    opened.emplace(options.checkpoint);
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
   problems.throw_if_any<ConfigError>();
-  CheckpointReader reader(options.checkpoint);
+  CheckpointReader& reader = *opened;
   for (const auto& notice : reader.notices()) fmt::print(stderr, "{}\n", notice);
   const auto config = ModelConfig::parse(reader.header().model_config_json,
                                          options.checkpoint + " (/config/model)");

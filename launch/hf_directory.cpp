@@ -1,5 +1,6 @@
 #include "launch/hf_directory.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/small_file.hpp"
@@ -7,7 +8,7 @@
 namespace coppice {
 namespace {
 
-constexpr const char* kTokenizerFiles[] = {
+constexpr std::string_view kTokenizerFiles[] = {
     "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
     "merges.txt",         "tokenizer.model",       "added_tokens.json",       "chat_template.jinja",
     "chat_template.json", "generation_config.json"};
@@ -30,14 +31,27 @@ std::string torch_name(DType dtype) {
 
 std::vector<AttachedFile> tokenizer_files_of(const std::filesystem::path& directory) {
   std::vector<AttachedFile> files;
-  for (const char* name : kTokenizerFiles) {
+  for (const std::string_view name : kTokenizerFiles) {
     std::error_code error;
     // A link that leads nowhere is there, and is told when it is read.
     const auto status = std::filesystem::symlink_status(directory / name, error);
     if (status.type() == std::filesystem::file_type::not_found) continue;
-    files.push_back({name, read_small_file(directory / name)});
+    files.push_back({std::string(name), read_small_file(directory / name)});
   }
   return files;
+}
+
+std::vector<std::filesystem::path> inputs_in(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> inputs;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_tokenizer = std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles);
+    if (is_tokenizer || name == "config.json" || name.ends_with(".safetensors") ||
+        name.ends_with(".safetensors.index.json"))
+      inputs.push_back(entry.path());
+  }
+  return inputs;
 }
 
 std::string config_with_dtype(const std::string& config_json, DType dtype) {

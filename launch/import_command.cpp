@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "core/error.hpp"
+#include "launch/hf_directory.hpp"
 #include "launch/hf_model.hpp"
 #include "launch/host.hpp"
 #include "launch/output_path.hpp"
@@ -49,10 +50,8 @@ void copy_tensor(const HfWeight& weight, CheckpointWriter& writer) {
 void import(const Options& options) {
   const fs::path directory(options.hf);
   Problems problems;
-  std::vector<fs::path> inputs;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) inputs.push_back(entry.path());
-  check_output_file(options.out, inputs, problems);
+  check_output_file(options.out, inputs_in(directory), problems);
   if (!fs::is_directory(directory, error)) {
     problems.add("--hf {}: is no directory.", options.hf);
     problems.throw_if_any<ConfigError>();

@@ -20,12 +20,25 @@ struct Options {
   std::uint64_t seed = 0;
 };
 
+std::filesystem::path directory_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
 void init(const Options& options) {
   const std::filesystem::path config_path(options.hf_config);
   Problems problems;
-  check_output_file(options.out, {config_path}, problems);
+  auto inputs = inputs_in(directory_of(config_path));  // the tokenizer's files are read too
+  inputs.push_back(config_path);
+  check_output_file(options.out, inputs, problems);
+  ModelConfig config;
+  std::vector<AttachedFile> tokenizer;
+  try {
+    config = ModelConfig::parse(read_small_file(config_path), options.hf_config);
+    tokenizer = tokenizer_files_of(directory_of(config_path));
+  } catch (const InputError& error) {
+    problems.add_all(error.problems());
+  }
   problems.throw_if_any<ConfigError>();
-  const auto config = ModelConfig::parse(read_small_file(config_path), options.hf_config);
   Stream stream{Device{}};
   Memory memory{Device{}};
   Arena scratch(memory, "scratch");
@@ -37,7 +50,7 @@ void init(const Options& options) {
   CheckpointHeader header;
   header.kind = CheckpointKind::kModel;
   header.model_config_json = config.json;
-  header.tokenizer = tokenizer_files_of(config_path.parent_path());
+  header.tokenizer = std::move(tokenizer);
   const auto weights = parameter_tensors(model.parameters());
   save_checkpoint(options.out, header, weights);
   std::int64_t parameters = 0;

@@ -33,12 +33,23 @@ bool has_parent(std::string_view flag, const fs::path& out, Problems& problems) 
   return false;
 }
 
+// False, with a problem, where the system takes no such name.
+bool is_possible(std::string_view flag, const fs::path& out, Problems& problems) {
+  std::error_code error;
+  const auto type = fs::symlink_status(out, error).type();
+  if (!error || type == fs::file_type::not_found) return true;
+  problems.add("{} {}: cannot be written: {}. Give another name.", flag, out.string(),
+               error.message());
+  return false;
+}
+
 }  // namespace
 
 void check_output_file(const fs::path& out, const std::vector<fs::path>& inputs, Problems& problems,
                        std::string_view flag) {
   if (!has_parent(flag, out, problems)) return;
   std::error_code error;
+  if (!is_possible(flag, out, problems)) return;
   const auto is_out = [&](const fs::path& input) { return fs::equivalent(out, input, error); };
   if (!out.has_filename() || (fs::exists(out, error) && !fs::is_regular_file(out, error)))
     problems.add("{} {}: is no file that could be replaced. Give another name.", flag,
@@ -50,8 +61,14 @@ void check_output_file(const fs::path& out, const std::vector<fs::path>& inputs,
 
 void check_output_directory(const fs::path& out, Problems& problems) {
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(out, error)))
+  if (!is_possible("--out", out, problems)) return;
+  if (fs::symlink_status(out, error).type() == fs::file_type::not_found)
     has_parent("--out", out, problems);
+  else if (fs::equivalent(out, ".", error))
+    problems.add(
+        "--out {}: is the current directory (a new one would take its place under your feet). "
+        "Give the name of a directory to make.",
+        out.string());
   else if (!fs::is_directory(out, error) || !fs::is_empty(out, error))
     problems.add(
         "--out {}: exists and is not an empty directory (nothing is overwritten). Remove it or "

@@ -29,13 +29,20 @@ fs::path directory_of(const fs::path& target) {
   return target.has_parent_path() ? target.parent_path() : fs::path(".");
 }
 
-fs::path without_trailing_slash(fs::path path) {
+// Where the directory is or will be: a link to an empty one keeps leading there.
+fs::path place_of_directory(const fs::path& path) {
+  std::error_code error;
+  const fs::path canonical = fs::canonical(path, error);
+  if (!error) return canonical;
   return path.has_filename() ? path : path.parent_path();
 }
 
 fs::path temporary_name(const fs::path& target, int attempt) {
-  return directory_of(target) /
-         fmt::format(".{}.{}-{}{}", target.filename().string(), getpid(), attempt, kSuffix);
+  // A name may have 255 bytes; one as long as that has room for no more.
+  constexpr std::size_t kMostOfName = 200;
+  return directory_of(target) / fmt::format(".{}.{}-{}{}",
+                                            target.filename().string().substr(0, kMostOfName),
+                                            getpid(), attempt, kSuffix);
 }
 
 void sync_directory(const fs::path& directory) {
@@ -87,8 +94,7 @@ void PendingFile::commit() {
   sync_directory(directory_of(target_));
 }
 
-PendingDirectory::PendingDirectory(fs::path target)
-    : target_(without_trailing_slash(std::move(target))) {
+PendingDirectory::PendingDirectory(fs::path target) : target_(place_of_directory(target)) {
   for (int attempt = 0;; ++attempt) {
     temporary_ = temporary_name(target_, attempt);
     if (mkdir(temporary_.c_str(), 0777) == 0) break;

@@ -56,5 +56,11 @@ TEST(CommandLine, ListsEveryProblemAtOnce) {
                           HasSubstr("--bad is not an argument of coppice score")));
 }
 
+// Seen red: the two dashes were themselves an unknown argument.
+TEST(CommandLine, EndsItsOptionsWithTwoDashes) {
+  const auto outcome = run_program({"inspect", "--", "none.h5"});
+  EXPECT_THAT(outcome.problems(), ElementsAre(HasSubstr("none.h5: there is no file")));
+}
+
 }  // namespace
 }  // namespace coppice::test

@@ -166,13 +166,67 @@ TEST(Outputs, ThatCannotBeMadeAreRefusedAndNothingIsWritten) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr("is no file that could be replaced"));
   }
-  for (const auto& outcome : {import(directory / "in", directory / "in" / "config.json"),
-                              init(directory / "in" / "config.json")}) {
+  for (const auto& outcome :
+       {import(directory / "in", directory / "in" / "config.json"),
+        init(directory / "in" / "config.json"), init(directory / "in" / "model.safetensors")}) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr("is an input of this command"));
   }
+  const fs::path long_name = directory / std::string(300, 'a');
+  for (const auto& outcome : {import(directory / "in", long_name), init(long_name),
+                              export_to(directory / "m.h5", long_name)}) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("File name too long"));
+  }
   EXPECT_EQ(directory.names(), names);
   EXPECT_EQ(read_file(directory / "in" / "config.json"), config);
+}
+
+// Seen red: every file beside the inputs counted as one, so that nothing could be made there twice.
+TEST(Outputs, MayBeMadeTwiceBesideTheInputs) {
+  const TemporaryDirectory directory;
+  fs::copy(kGolden / "llama_tied", directory / "in");
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(import(directory / "in", directory / "in" / "m.h5").status, 0);
+    EXPECT_EQ(run(fmt::format("init --hf-config '{0}/config.json' --seed 1 --out '{0}/i.h5'",
+                              (directory / "in").string()))
+                  .status,
+              0);
+  }
+}
+
+// Names that leave no room for what a temporary name adds. Seen red: an I/O error.
+TEST(Outputs, MayHaveTheLongestNamesThereAre) {
+  const TemporaryDirectory directory;
+  const std::string file(255, 'f'), exported(255, 'e');
+  ASSERT_EQ(import(kGolden / "llama_tied", directory / file).status, 0);
+  ASSERT_EQ(export_to(directory / file, directory / exported).status, 0);
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{exported, file}));
+}
+
+// Seen red: all the work was done before the new directory could not take the link's place.
+TEST(Outputs, MayBeALinkToAnEmptyDirectory) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(import(kGolden / "llama_tied", directory / "m.h5").status, 0);
+  fs::create_directory(directory / "empty");
+  fs::create_directory_symlink("empty", directory / "link");
+  const auto outcome = export_to(directory / "m.h5", directory / "link");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(fs::exists(directory / "empty" / "model.safetensors"));
+  EXPECT_TRUE(fs::is_symlink(directory / "link"));
+}
+
+// Seen red: only the output's problem was told.
+TEST(Outputs, AreRefusedTogetherWithTheInput) {
+  const TemporaryDirectory directory;
+  const auto exported = export_to(directory / "no.h5", directory / "none" / "x");
+  EXPECT_THAT(exported.err, HasSubstr("no.h5: there is no file"));
+  EXPECT_THAT(exported.err, HasSubstr("does not exist. Make it first."));
+  const auto made =
+      run(fmt::format("init --hf-config '{}' --seed 1 --out '{}'", (directory / "no.json").string(),
+                      (directory / "none" / "x").string()));
+  EXPECT_THAT(made.err, HasSubstr("no.json: cannot be read"));
+  EXPECT_THAT(made.err, HasSubstr("does not exist. Make it first."));
 }
 
 TEST(Import, ReportsEveryProblemAndWritesNothing) {
