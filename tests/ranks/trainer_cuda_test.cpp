@@ -59,6 +59,10 @@ class TrainerOnTwoRanksCuda : public testing::TestWithParam<GridCase> {
   }
 };
 
+// Mutations seen red: gradients of a key-value head that both tensor ranks hold not summed; sums
+// over tensor ranks left out for bf16; another rank's rows of a sum rounded under sequence
+// parallelism; what the other context rank's rows send back to keys and values dropped; updated
+// bf16 values not gathered; each of the two waits of a staged collective left out.
 TEST_P(TrainerOnTwoRanksCuda, ErrInAStepAtMostTwiceAsMuchAsThePlainModelInBf16) {
   double loss_error = 0, plain_loss_error = 0;
   for (const TinyCase& tiny : cases()) {
