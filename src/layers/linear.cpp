@@ -46,6 +46,10 @@ void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, Con
 
 void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView x,
                     TensorView y) {
+  if (parameters.bias && gemm_takes_bias(parameters.bias->value, y)) {
+    return gemm(ctx, x, parameters.weight.value, y,
+                {.b = Transpose::kYes, .bias = parameters.bias->value});
+  }
   matrix_forward(ctx, parameters.weight, x, y);
   if (parameters.bias) add_bias(ctx, parameters.bias->value, y);
 }

@@ -60,6 +60,15 @@ attention_mutation(key_side_without_the_barrier_before_clearing stopped backward
 attention_mutation(key_side_without_the_barrier_after_clearing stopped backward ${backward_keys}
   "(d_out);\n            __syncthreads();" "(d_out);")
 
+attention_mutation(queries_that_see_no_key_not_waited_for stopped forward
+  prefix_attention_forward.cuh
+  "  device::wait_copies<0>();  // of the queries, where they see no key\n" "")
+attention_mutation(gradients_of_queries_that_see_no_key_not_waited_for stopped backward
+  prefix_attention_backward_queries.cuh
+  "  device::wait_copies<0>();  // of the queries, where they see no key\n" "")
+attention_mutation(keys_that_nobody_sees_not_waited_for stopped backward ${backward_keys}
+  "  device::wait_copies<0>();  // of the keys, where nobody sees them\n" "")
+
 attention_mutation(the_last_key_hidden wrong forward ${keys} "last_key(piece.rows - 1)"
                    "last_key(piece.rows - 2)")
 attention_mutation(a_square_seen_one_key_too_far wrong forward ${keys} "first_row + row :"

@@ -81,6 +81,13 @@ class PrefixAttentionCudaMutation : public testing::TestWithParam<Mutation> {
   std::string what_notices_it() {
     const auto problem = test::device_problem(kRows, kRows, kHeads);
     try {
+      // Queries that see nothing and keys that nobody sees: blocks that walk over no tile.
+      DeviceContext device;
+      const std::vector<std::int64_t> space_rows{6};
+      const std::vector<PlanRectangle> rectangles{{0, 3, 0, 0, 3, Mask::kCausal}};
+      test::run(device, AttentionPlan(5, space_rows, rectangles),
+                test::device_problem(5, 6, kHeads), GetParam().ops);
+
       const auto clean = run(problem);
       const auto expected = test::expectation(problem, reference::visibility(kTree));
       const auto [out, lse, dq, dk, dv] = test::errors(clean, expected);

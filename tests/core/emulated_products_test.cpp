@@ -102,6 +102,21 @@ TEST_F(EmulatedProducts, AnEmptyProductIsRefused) {
   expect_refused("not empty");
 }
 
+TEST_F(EmulatedProducts, ABiasIsAddedToEveryColumnAndCheckedAsTheMatricesAre) {
+  const Tensor bias = test_.from(DType::kF32, {5}, {10, 20, 30, 40, 50});
+  shape_.with_bias = true;
+  expect_refused("a product without a bias was planned with one");
+  operands_.bias = bias.view().bytes() + 4;
+  expect_refused("bias lies at");
+  operands_.bias = bias.view().bytes() + 16;
+  expect_refused("a product's bias reaches 16 bytes");
+  operands_.bias = bias.view().bytes();
+  run();
+  EXPECT_EQ(test::values_of(d_), std::vector<double>({13, 23, 33, 43, 13, 23, 33, 43}));
+  shape_.with_bias = false;
+  expect_refused("a product with a bias was planned without one");
+}
+
 TEST_F(EmulatedProducts, AWorkspaceThatIsMissingUnalignedOrTooSmallIsRefused) {
   operands_.workspace = nullptr;
   expect_refused("workspace");

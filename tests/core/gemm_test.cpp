@@ -104,6 +104,40 @@ TEST_P(Gemm, WorksOnColumnsOfWiderMatrices) {
   }
 }
 
+// Seen red with the epilogue left out of the emulated library, and with the bias along columns.
+TEST_P(Gemm, AddsABiasToEveryRowBeforeItRounds) {
+  const auto [types, ta, tb] = GetParam();
+  TestContext test(types.device);
+  const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
+  const Tensor a = test.random(types.input, at ? Shape{6, 3} : Shape{3, 6}, "a");
+  const Tensor b = test.random(types.input, bt ? Shape{9, 6} : Shape{6, 9}, "b");
+  const Tensor biases = test.random(types.output, {2, 16}, "bias");
+  const ConstTensorView bias = biases.view().rows(1, 1).reshape({16}).rows(0, 9);
+  Tensor product = test.zeros(DType::kF32, {3, 9}), c = test.filled(types.output, {3, 9}, 7.0);
+  // Only devices take one, and none that begins at an odd place.
+  const bool on_device = types.device.kind == DeviceKind::kCuda;
+  EXPECT_EQ(gemm_takes_bias(bias, c), on_device);
+  EXPECT_FALSE(gemm_takes_bias(biases.view().reshape({32}).rows(1, 9), c));
+  if (!on_device) {
+    EXPECT_THROW(gemm(test.ctx(), a, b, c, {.a = ta, .b = tb, .bias = bias}), ContractError);
+    return;
+  }
+  gemm(test.ctx(), a, b, product, {.a = ta, .b = tb});
+  gemm(test.ctx(), a, b, c, {.a = ta, .b = tb, .bias = bias});
+  auto expected = values_of(product);
+  const auto added = values_of(bias);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] =
+        static_cast<double>(static_cast<float>(expected[i]) + static_cast<float>(added[i % 9]));
+  }
+  // The sum of the product may be made in another order, so the last bit may differ.
+  const auto rounded = test::rounded(expected, types.output), values = values_of(c);
+  const double eps = types.output == DType::kBF16 ? 0x1p-7 : 4 * 1.2e-7;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_NEAR(values[i], rounded[i], eps * std::max(1.0, std::abs(rounded[i]))) << i;
+  }
+}
+
 TEST(GemmContract, RefusesExtentsAndDtypesThatDoNotFit) {
   TestContext test;
   const Tensor a = test.zeros(DType::kF32, {2, 3}), b = test.zeros(DType::kF32, {4, 5});

@@ -11,6 +11,7 @@ namespace {
 
 // What the library may take to sum over parts of k; NVIDIA's advice for Hopper.
 constexpr std::uint64_t kWorkspaceLimit = 32 << 20;
+constexpr std::uintptr_t kBiasAlignment = 16;
 
 void check(cublasStatus_t status, const char* action) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -59,6 +60,12 @@ void set(Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
         "saying which algorithms will do");
 }
 
+void set_bias(const Operation& operation, const void* bias) {
+  check(cublasLtMatmulDescSetAttribute(operation.handle, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                       sizeof(bias)),
+        "handing over a bias");
+}
+
 }  // namespace
 
 class ProductLibrary {
@@ -90,6 +97,12 @@ ProductPlanPtr plan_product(ProductLibrary& library, const ProductShape& shape) 
         "describing a product");
   set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, shape.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, shape.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (shape.with_bias) {
+    set(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+    // The choice of an algorithm takes no more from the address than its alignment.
+    set_bias(plan->operation, reinterpret_cast<const void*>(kBiasAlignment));
+  }
   make(plan->a, shape.input, shape.a_transposed ? shape.k : shape.m,
        shape.a_transposed ? shape.m : shape.k, shape.a_leading);
   make(plan->b, shape.input, shape.b_transposed ? shape.n : shape.k,
@@ -135,6 +148,7 @@ std::int64_t workspace_bytes(const ProductPlan& plan) {
 void multiply(StreamState& stream, ProductLibrary& library, const ProductPlan& plan,
               const ProductOperands& operands) {
   const auto alpha = static_cast<float>(operands.alpha), beta = static_cast<float>(operands.beta);
+  if (operands.bias != nullptr) set_bias(plan.operation, operands.bias);
   check(cublasLtMatmul(library.lt.handle, plan.operation.handle, &alpha, operands.a, plan.a.handle,
                        operands.b, plan.b.handle, &beta, operands.d, plan.d.handle, operands.d,
                        plan.d.handle, &plan.algorithm, operands.workspace, plan.workspace_bytes,

@@ -11,15 +11,16 @@
 
 namespace coppice::cuda {
 
-/// d = alpha op(a) op(b) + beta d, with everything that an algorithm is chosen for.
+/// d = alpha op(a) op(b) + beta d + bias, with everything that an algorithm is chosen for.
 ///
-/// Shapes    op(a) [m, k]   op(b) [k, n]   d [m, n], none of them empty
+/// Shapes    op(a) [m, k]   op(b) [k, n]   d [m, n], none of them empty   bias [m], for each column
 /// Layout    column-major; a leading dimension is the distance of two columns, in elements
-/// Dtypes    a and b alike, bf16 or f32; d like them, or f32; accumulation f32
+/// Dtypes    a and b alike, bf16 or f32; d like them, or f32; bias like d; accumulation f32
 struct ProductShape {
   std::int64_t m, n, k;
   std::int64_t a_leading, b_leading, d_leading;
   bool a_transposed, b_transposed;
+  bool with_bias = false;
   DType input, output;
   /// Powers of two that divide the addresses; algorithms are chosen by them.
   std::int64_t a_alignment, b_alignment, d_alignment;
@@ -32,7 +33,8 @@ struct ProductOperands {
   const void* b;
   void* d;
   double alpha, beta;
-  void* workspace;  ///< aligned to 256 bytes, of the plan's size
+  const void* bias = nullptr;  ///< aligned to 16 bytes; null where the shape has none
+  void* workspace;             ///< aligned to 256 bytes, of the plan's size
 };
 
 /// The library's handle: one per stream.

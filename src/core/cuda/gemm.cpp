@@ -71,6 +71,7 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
                                     .d_leading = leading(c),
                                     .a_transposed = tb,
                                     .b_transposed = ta,
+                                    .with_bias = options.bias.has_value(),
                                     .input = a.dtype(),
                                     .output = c.dtype(),
                                     .a_alignment = alignment_of(b.bytes()),
@@ -91,6 +92,7 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
             .d = c.bytes(),
             .alpha = options.alpha,
             .beta = options.beta,
+            .bias = options.bias ? options.bias->bytes() : nullptr,
             .workspace = workspace});
 }
 

@@ -25,7 +25,7 @@ namespace {
 // Every plan asks for some, so that a caller without any, or with somebody else's, is noticed; and
 // for as much as partial sums over k may take, so that plans of memory that forget it are too.
 constexpr std::int64_t kLeastWorkspace = 1024, kMostWorkspace = 32 << 20;
-constexpr std::int64_t kWorkspaceAlignment = 256;
+constexpr std::int64_t kWorkspaceAlignment = 256, kBiasAlignment = 16;
 
 struct Matrix {
   const char* name;
@@ -41,6 +41,7 @@ Matrix a_of(const ProductShape& s) {
 Matrix b_of(const ProductShape& s) {
   return {"b", s.input, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_leading};
 }
+Matrix bias_of(const ProductShape& s) { return {"bias", s.output, s.m, 1, s.m}; }
 Matrix d_of(const ProductShape& s) { return {"d", s.output, s.m, s.n, s.d_leading}; }
 
 void check_aligned(const char* name, const void* address, std::int64_t alignment) {
@@ -114,7 +115,10 @@ void compute(const ProductShape& shape, const ProductOperands& operands) {
     for (std::size_t row = 0; row < m; ++row) {
       const auto at = column * shape.d_leading + static_cast<std::int64_t>(row);
       const float before = beta == 0.0F ? 0.0F : beta * element(shape.output, operands.d, at);
-      const float value = alpha * sum[row] + before;
+      const float bias = shape.with_bias
+                             ? element(shape.output, operands.bias, static_cast<std::int64_t>(row))
+                             : 0.0F;
+      const float value = alpha * sum[row] + before + bias;
       if (shape.output == DType::kF32) {
         static_cast<float*>(operands.d)[at] = value;
       } else {
@@ -175,6 +179,19 @@ void multiply(StreamState& stream, ProductLibrary&, const ProductPlan& plan,
         check_contents(a, operands.a);
         check_contents(b, operands.b);
         if (operands.beta != 0) check_contents(d, operands.d);
+        if (shape.with_bias != (operands.bias != nullptr)) {
+          throw DeviceError(fmt::format(
+              "a product {} a bias was planned {} one (the library would read an address "
+              "of nothing, or add nothing). Plan for what is multiplied.",
+              operands.bias != nullptr ? "with" : "without", shape.with_bias ? "with" : "without"));
+        }
+        if (shape.with_bias) {
+          const Matrix bias = bias_of(shape);
+          check_aligned("bias", operands.bias, kBiasAlignment);
+          emulated::check_device_range("a product's bias", operands.bias, bias.bytes());
+          check_contents(bias, operands.bias);
+          check_apart(bias, operands.bias, d, operands.d);
+        }
         check_apart(a, operands.a, d, operands.d);
         check_apart(b, operands.b, d, operands.d);
         // Whatever else lies there is lost, as it may be on a GPU.
