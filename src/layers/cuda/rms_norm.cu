@@ -118,8 +118,19 @@ struct Backward {
   const BF16* gamma;
   const float* rstd;
   Vectors<BF16> dx;
-  float* partial;  // [blocks, width], or null
+  float* partial;  // [blocks, width] in the order of places, or null
 };
+
+// Where the sum of column i + k of a pack lies: the k-th columns of all packs side by side, so that
+// the threads of a warp, which have a pack each, are in different banks.
+template <int kPack>
+__device__ __forceinline__ int place_of(int i, int k, int width) {
+  return k * (width / kPack) + i / kPack;
+}
+__device__ __forceinline__ int column_at(int place, int width, int pack) {
+  const int packs = width / pack;
+  return place % packs * pack + place / packs;
+}
 
 // A block takes the vectors of a run of rows. Each team keeps its own sums for dgamma in shared
 // memory, where an element belongs to one thread; at the end they are added in the teams' order.
@@ -135,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Backward a) {
   if (learns) {
     for_packs<kTeam, kPack>(width, [&](int i) {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) sums[i + k] = 0;
+      for (int k = 0; k < kPack; ++k) sums[place_of<kPack>(i, k, width)] = 0;
     });
   }
   const std::int64_t first = std::int64_t{blockIdx.x} * a.rows_per_block;
@@ -168,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Backward a) {
         const float normed = bf16_to_float(xs[k]) * rstd, g = bf16_to_float(dys[k]);
         const float inner = g * bf16_to_float(weights[k]) - normed * mean;
         out[k] = float_to_bf16(inner * rstd + bf16_to_float(residuals[k]));
-        if (learns) sums[i + k] += g * normed;
+        if (learns) sums[place_of<kPack>(i, k, width)] += g * normed;
       }
       store_pack(dx + i, out);
     });
@@ -182,23 +193,23 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Backward a) {
   }
 }
 
-// dgamma += the blocks' sums. A block takes 32 columns; its eight warps take every eighth partial,
+// dgamma += the blocks' sums. A block takes 32 places; its eight warps take every eighth partial,
 // and their sums are added in order.
 __global__ void __launch_bounds__(kThreads)
-    add_partials_kernel(const float* partial, int blocks, int width, float* dgamma) {
+    add_partials_kernel(const float* partial, int blocks, int width, int pack, float* dgamma) {
   float* sums = reinterpret_cast<float*>(shared_memory());  // [8][32]
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane;
+  const int place = static_cast<int>(blockIdx.x) * kWarpSize + lane;
   float sum = 0;
-  if (column < width) {
-    for (int b = warp; b < blocks; b += kWarps) sum += partial[std::int64_t{b} * width + column];
+  if (place < width) {
+    for (int b = warp; b < blocks; b += kWarps) sum += partial[std::int64_t{b} * width + place];
   }
   sums[warp * kWarpSize + lane] = sum;
   __syncthreads();
-  if (warp != 0 || column >= width) return;
+  if (warp != 0 || place >= width) return;
   for (int k = 1; k < kWarps; ++k) sum += sums[k * kWarpSize + lane];
-  dgamma[column] += sum;
+  dgamma[column_at(place, width, pack)] += sum;
 }
 
 template <class T, class View>
@@ -289,7 +300,7 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
   launch(ctx.stream,
          {dim3(blocks_of(extents.width, kWarpSize)), dim3(kThreads), kThreads * sizeof(float)},
          add_partials_kernel, partial.data<float>(), static_cast<int>(count), extents.width,
-         dgamma->data<float>());
+         packs ? 8 : 1, dgamma->data<float>());
 }
 
 }  // namespace coppice::cuda

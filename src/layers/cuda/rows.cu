@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMostThreads)
   if (column < width) {
     for (std::int64_t first = warp; first < rows; first += kWarps * kRowsInFloat) {
       float part = 0;
-#pragma unroll 4
+#pragma unroll  // that many loads on their way at once
       for (int i = 0; i < kRowsInFloat; ++i) {
         const auto t = first + std::int64_t{i} * kWarps;
         if (t < rows) part += device::bf16_to_float(dy.at(t)[column]);
