@@ -44,24 +44,32 @@ void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, Con
   if (dx) gemm(ctx, dy, weight.value, *dx);  // last, because dx may be x
 }
 
+namespace {
+// The product adds the bias where it can; else y is read and written once more.
+void biased_product(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
+                    ConstTensorView bias, TensorView y) {
+  if (gemm_takes_bias(bias, y))
+    return gemm(ctx, x, weight, y, {.b = Transpose::kYes, .bias = bias});
+  gemm(ctx, x, weight, y, {.b = Transpose::kYes});
+  add_bias(ctx, bias, y);
+}
+}  // namespace
+
 void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView x,
                     TensorView y) {
-  if (parameters.bias && gemm_takes_bias(parameters.bias->value, y)) {
-    return gemm(ctx, x, parameters.weight.value, y,
-                {.b = Transpose::kYes, .bias = parameters.bias->value});
-  }
-  matrix_forward(ctx, parameters.weight, x, y);
-  if (parameters.bias) add_bias(ctx, parameters.bias->value, y);
+  if (!parameters.bias) return matrix_forward(ctx, parameters.weight, x, y);
+  biased_product(ctx, x, parameters.weight.value, parameters.bias->value, y);
 }
 
 void linear_forward_features(ExecContext& ctx, const LinearParameters& parameters,
                              ConstTensorView x, TensorView y, const RowRange& features) {
-  const ConstTensorView weight = parameters.weight.value;
+  const auto of_features = [&](ConstTensorView all) {
+    return all.rows(features.begin, features.count());
+  };
+  const ConstTensorView weight = of_features(parameters.weight.value);
   const TensorView columns = y.columns(features.begin, features.count());
-  gemm(ctx, x, weight.rows(features.begin, features.count()), columns, {.b = Transpose::kYes});
-  if (!parameters.bias) return;
-  const ConstTensorView bias = parameters.bias->value;
-  add_bias(ctx, bias.rows(features.begin, features.count()), columns);
+  if (!parameters.bias) return gemm(ctx, x, weight, columns, {.b = Transpose::kYes});
+  biased_product(ctx, x, weight, of_features(parameters.bias->value), columns);
 }
 
 void linear_input_gradient(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView dy,
