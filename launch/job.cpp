@@ -163,12 +163,12 @@ void Job::report(const std::vector<std::string>& problems) const {
 
 void Job::end_all(const Ending& ending) {
   // Ranks that fail at the same time do so for one reason as a rule: the first of them tells it.
-  constexpr double kApart = 0.15, kUntilKilled = 30;
+  constexpr double kApart = 0.15, kUntilKilled = 1;
   sleep_seconds(kApart * std::min(rank(), 20));
   if (mpi_.claim_report())
     report(ending.problems);
   else
-    sleep_seconds(kUntilKilled);
+    sleep_seconds(kUntilKilled);  // by mpirun, unless its host is out of reach
   mpi_.abort(std::max(1, ending.status));
 }
 

@@ -114,6 +114,75 @@ TEST_F(LaunchRun, ASecondSignalEndsTheRanksAtOnce) {
   EXPECT_LT(outcome.seconds, 30);
 }
 
+// Seen red: mpirun started without setpriv (it and its ranks lived on).
+TEST_F(LaunchRun, KilledItTakesItsRanksAlong) {
+  RunningProgram program(command({"-np", "2", "--threads", "1"}, endless()), dir_.path().string());
+  const auto ranks = program.rank_processes(2);
+  ASSERT_THAT(ranks, SizeIs(2));
+  program.wait_for_lines(dir_ / "run/metrics.jsonl", 2);
+  program.send(SIGKILL);
+  EXPECT_EQ(program.wait().status, 128 + SIGKILL);
+  for (int i = 0; i < 500 && (kill(ranks.at(0), 0) == 0 || kill(ranks.at(1), 0) == 0); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const auto& [rank, pid] : ranks) EXPECT_NE(kill(pid, 0), 0) << rank;
+}
+
+TEST_F(LaunchRun, RefusesAHostfileThatItDoesNotUnderstand) {
+  const auto problem = [&](const std::string& hosts, std::vector<std::string> options) {
+    write_file(dir_ / "hosts.txt", hosts);
+    options.insert(options.begin(), {"--dry-run", "--hostfile", "hosts.txt"});
+    const auto outcome = run(options, {"--version"});
+    return std::to_string(outcome.status) + " " + outcome.err + outcome.out;
+  };
+  EXPECT_THAT(problem("localhost\n", {}), HasSubstr("2 launch/run: hosts.txt: \"localhost \""));
+  EXPECT_THAT(problem("localhost slots=0\n", {}), HasSubstr("2 launch/run: "));
+  EXPECT_THAT(problem("# nobody\n\n", {}), HasSubstr("2 launch/run: hosts.txt names no host"));
+  EXPECT_THAT(problem("localhost slots=2\n", {"-np", "3"}), HasSubstr("more than the 2 slots"));
+  EXPECT_THAT(problem("localhost slots=2", {}), AllOf(HasSubstr("0 mpirun "), HasSubstr("-np 2 ")));
+  EXPECT_EQ(run({"--hostfile", "absent.txt"}, {"--version"}).status, 2);
+}
+
+// Four GPUs, two on each of two NUMA nodes of six cores, of which the machine grants core 1 to 9.
+TEST_F(LaunchRun, PutsARankOnItsShareOfTheCoresNextToItsGpu) {
+  const std::string tree = COPPICE_SOURCE_DIR;
+  const std::filesystem::path root = dir_ / "machine";
+  const auto gpu = [&](const std::string& bus, const std::string& cores) {
+    std::filesystem::create_directories(root / "proc/driver/nvidia/gpus" / bus);
+    std::filesystem::create_directories(root / "sys/bus/pci/devices" / bus);
+    write_file(root / "sys/bus/pci/devices" / bus / "local_cpulist", cores + "\n");
+  };
+  gpu("0000:1b:00.0", "0-2,6-8");
+  gpu("0000:43:00.0", "0-2,6-8");
+  gpu("0000:52:00.0", "3-5,9-11");
+  gpu("0000:9d:00.0", "3-5,9-11");
+  std::filesystem::create_directories(root / "proc/self");
+  write_file(root / "proc/self/status", "Name:\tx\nCpus_allowed_list:\t1-9\n");
+  // taskset that only says what it is told
+  write_file(dir_ / "taskset", "#!/bin/sh\necho $2 $CUDA_DEVICE_ORDER\n");
+  std::filesystem::permissions(dir_ / "taskset", std::filesystem::perms::owner_all);
+  const auto cores = [&](const std::string& rank, const std::string& size,
+                         const std::string& visible = "") {
+    std::vector<std::string> words = {
+        "/usr/bin/env", "PATH=" + dir_.path().string() + ":/usr/bin:/bin",
+        "OMPI_COMM_WORLD_LOCAL_RANK=" + rank, "OMPI_COMM_WORLD_LOCAL_SIZE=" + size};
+    if (!visible.empty()) words.push_back("CUDA_VISIBLE_DEVICES=" + visible);
+    words.insert(words.end(),
+                 {tree + "/launch/near_gpu", "--system", root.string(), "echo", "unbound"});
+    const auto outcome = run_command({words});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  // Node 0 grants 1 2 6 7 8, node 1 grants 3 4 5 9.
+  EXPECT_EQ(cores("0", "4"), "1,2 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("1", "4"), "6,7 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("2", "4"), "3,4 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("3", "4"), "5,9 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("0", "1"), "1,2,6,7,8 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("0", "2", "3,0"), "3,4,5,9 PCI_BUS_ID\n");
+  EXPECT_EQ(cores("4", "5"), "unbound\n") << "more ranks than GPUs: the program's to refuse";
+  EXPECT_EQ(cores("0", "1", "GPU-8932f937"), "unbound\n");
+}
+
 // Without Slurm: what the job script does in an allocation of two tasks of one core.
 TEST_F(LaunchRun, TheSlurmScriptRunsItWithWhatTheAllocationHas) {
   const std::string tree = COPPICE_SOURCE_DIR;
