@@ -7,8 +7,9 @@
 namespace coppice::bench {
 
 struct BenchOptions {
-  bool tiny = false;    ///< sizes that the emulated device gets through
-  double peak = 0;      ///< of the device, FLOP/s; 0 where unknown
+  bool tiny = false;  ///< sizes that the emulated device gets through
+  double peak = 0;    ///< of the device, FLOP/s; 0 where unknown
+  std::int64_t memory_bytes = 0;
   double sample = 0.3;  ///< seconds to time one thing for
 
   /// Null where the peak is unknown: then no share is told.

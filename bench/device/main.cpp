@@ -48,6 +48,7 @@ int run(Bench bench, BenchOptions options, bool json, double seconds) {
   try {
     const auto device = cuda::properties({DeviceKind::kCuda, 0});
     options.peak = peak_flops(device.name);
+    options.memory_bytes = device.memory_bytes;
     tell_device(device, options, report);
     if (bench != nullptr) bench(options, report);
   } catch (const std::exception& error) {
