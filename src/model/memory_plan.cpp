@@ -12,8 +12,10 @@ namespace coppice {
 namespace {
 
 // Enough rows for the matrix multiplication to run at its full rate with real vocabularies, and
-// little beside a model's other memory.
+// little beside a model's other memory. A device needs more of them: every chunk reads the weight
+// twice and reads and writes its whole gradient; an H200 has multiplied 200 rows in that time.
 constexpr std::int64_t kLogitBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kDeviceLogitBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kRopeRoom = 512;
 
 }  // namespace
@@ -31,7 +33,8 @@ TransformerBlockConfig block_config(const ModelConfig& c, std::int64_t layer) {
 }
 
 std::int64_t head_chunk_rows(DType dtype, const VocabShard& vocab, std::int64_t edge_rows) {
-  return logprob_chunk_rows(dtype, edge_rows, vocab.padded_rows, kLogitBytes);
+  return logprob_chunk_rows(dtype, edge_rows, vocab.padded_rows,
+                            dtype == DType::kBF16 ? kDeviceLogitBytes : kLogitBytes);
 }
 
 std::vector<std::int64_t> head_rows_of_ranks(const ParallelContext& parallel, std::int64_t rows,

@@ -52,10 +52,10 @@ def bench_line(text: str) -> dict | None:
         return None
 
 
-def listed_cases(listing: str) -> list[str]:
+def listed_cases(listing: list[str]) -> list[str]:
     """Full names from --gtest_list_tests."""
     names, suite = [], ""
-    for line in listing.splitlines():
+    for line in listing:
         line = line.split("#")[0].rstrip()
         if line.startswith("  "):
             names.append(suite + line.strip())

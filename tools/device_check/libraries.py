@@ -18,14 +18,16 @@ NEEDED = re.compile(r"^\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$")
 # Of the machine: the C library, the driver.
 OF_THE_MACHINE = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|resolv|util|nsl|cuda))\.so")
 TOO_LARGE = re.compile(r"libcublas(Lt)?\.so")
+LOADER = "/lib64/ld-linux-x86-64.so.2"
 DRIVERS = ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"]
 
 
 def needed(program: Path, environment=None) -> dict[str, Path | None]:
-    """Every library that the program needs, at any depth, and where it was found."""
+    """Every library that a program or library needs, at any depth, and where it was found."""
+    # As ldd does it. With --list the loader ends at the first library that is missing.
     listing = subprocess.run(
-        [program], env={**(environment or os.environ), "LD_TRACE_LOADED_OBJECTS": "1"},
-        capture_output=True, text=True)
+        [LOADER, program], capture_output=True, text=True,
+        env={**(os.environ if environment is None else environment), "LD_TRACE_LOADED_OBJECTS": "1"})
     found = {}
     for line in listing.stdout.splitlines():
         if match := NEEDED.match(line):
@@ -66,8 +68,8 @@ def environment_for(programs: list[Path], packed: Path | None) -> tuple[dict, di
                 break
     places = ([str(packed / "lib")] if packed else []) + toolkit_folders()
     lacking = {}
-    mpirun = shutil.which("mpirun", path=environment.get("PATH"))
-    for program in programs + ([Path(mpirun)] if mpirun else []):
+    launcher = mpirun(environment)
+    for program in programs + ([launcher] if launcher else []):
         # A library that is found may lack others in turn.
         for _ in range(8):
             missing = [name for name, at in needed(program, environment).items() if at is None]
@@ -82,6 +84,11 @@ def environment_for(programs: list[Path], packed: Path | None) -> tuple[dict, di
         if missing:
             lacking[program] = sorted(missing)
     return environment, lacking
+
+
+def mpirun(environment: dict) -> Path | None:
+    found = shutil.which("mpirun", path=environment.get("PATH"))
+    return Path(found) if found else None
 
 
 def mpi_environment(prefix: Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ def session_members(leader: int) -> list[int]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[3]) == leader:
+            if fields[0] != "Z" and int(fields[3]) == leader:
                 members.append(int(entry.name))
     return members
 

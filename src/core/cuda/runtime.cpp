@@ -152,6 +152,13 @@ void synchronize_device(const Device& device) {
   check_device(cudaDeviceSynchronize(), "waiting for the device");
 }
 
+void release_unused(const Device& device) {
+  synchronize_device(device);
+  cudaMemPool_t pool = nullptr;
+  check_device(cudaDeviceGetDefaultMemPool(&pool, device.index), "finding the memory pool");
+  check_device(cudaMemPoolTrimTo(pool, 0), "giving back memory");
+}
+
 std::byte* allocate(StreamState& stream, std::int64_t bytes) {
   void* block = nullptr;
   const auto error = cudaMallocAsync(&block, static_cast<std::size_t>(bytes), native(stream));

@@ -62,6 +62,10 @@ TimeMarkPtr mark_time(StreamState& stream);
 /// Blocks the host until the device has passed `end`. Emulated, it is the host's time.
 double seconds_between(const TimeMark& begin, const TimeMark& end);
 
+/// Hands memory back to the driver that was freed, once all work is done. For programs that need
+/// blocks of other sizes afterwards.
+void release_unused(const Device& device);
+
 /// Blocks the host until all work of all streams is done.
 void synchronize_device(const Device& device);
 

@@ -129,6 +129,8 @@ void synchronize_device(const Device& device) {
   driver().scheduler.finish_all();
 }
 
+void release_unused(const Device& device) { synchronize_device(device); }
+
 std::byte* allocate(StreamState& stream, std::int64_t bytes) {
   std::byte* block = emulated::gpu().memory.reserve(bytes);
   if (block == nullptr) return nullptr;
