@@ -16,7 +16,7 @@ from device_check import parts  # noqa: E402
 FOLDERS = {"core", "attention", "layers", "optim", "parallel", "model", "rl"}
 # They test the emulated device, and are not built for a real one.
 EMULATED_ONLY = {"tests/core/emulated_device_test", "tests/attention/attention_cuda_mutation_test",
-                 "tests/layers/layers_cuda_mutation_test"}
+                 "tests/layers/kernel_cuda_mutation_test"}
 
 
 def main() -> int:

@@ -44,6 +44,8 @@ class Check:
             sorted(program for program in programs if program.exists()), packed)
         # Open MPI without a look for network cards, which takes every start a while.
         self.environment["OMPI_MCA_pml"] = "ob1"
+        # Threads that wait do not take the cores from programs beside them.
+        self.environment.setdefault("OMP_WAIT_POLICY", "passive")
 
     def run(self) -> bool:
         """True where everything passed."""
