@@ -48,6 +48,7 @@ PARTS = [
     Part("ops", "every op on CUDA against the CPU, or plain double code", 110, [
         tests("tests/attention/attention_cuda_test", "*"),
         tests("tests/layers/layers_cuda_test", "*"),
+        tests("tests/layers/layers_test"),
         tests("tests/core/core_test"),
         tests("tests/optim/optim_test"),
         tests("tests/parallel/parallel_test"),
