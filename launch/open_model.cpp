@@ -42,7 +42,8 @@ std::unique_ptr<PolicyModel> allocate_model(const ModelFile& file, Session& sess
 std::unique_ptr<PolicyModel> load_model(const ModelFile& file, Session& session, DType compute,
                                         WithGradients gradients) {
   auto model = allocate_model(file, session, compute, gradients);
-  const auto tensors = parameter_tensors(model->parameters());
+  const auto parameters = model->parameters();
+  const auto tensors = on_stream(session.ctx().stream, parameter_tensors(parameters));
   Communicator& world = session.grid().world();
   if (const HfModel* hf = file.hf())
     succeed_together(world, [&] { read_hf_weights(hf->weights, tensors); });
@@ -50,6 +51,7 @@ std::unique_ptr<PolicyModel> load_model(const ModelFile& file, Session& session,
     file.checkpoint()->read(tensors);
   else  // `file` is each rank's own; together they compare checksums once, not each all of them.
     CheckpointReader(file.path(), world).read(tensors);
+  for (Parameter* parameter : parameters) round_master(session.ctx(), *parameter);
   return model;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launch/device_choice.hpp"
 #include "launch/run_plan.hpp"
 #include "model/flops.hpp"
 
@@ -19,6 +20,11 @@ struct Options {
 };
 
 using Json = nlohmann::ordered_json;
+
+std::string device_name(const RunConfig& config) {
+  if (config.device == DeviceKind::kCpu) return "cpu";
+  return build::kEmulatedDevice ? "cuda (emulated)" : "cuda";
+}
 
 constexpr std::array kAxes = {GridAxis::kTensor, GridAxis::kContext, GridAxis::kReplicas,
                               GridAxis::kSharedKeyValue, GridAxis::kWorld};
@@ -82,6 +88,8 @@ Json json_of(const RunConfig& config, const RunData& data, const RunPlan& plan) 
            {{"tensor", config.grid.tensor},
             {"context", config.grid.context},
             {"data", config.grid.data}}},
+          {"device", device_name(config)},
+          {"precision", name_of(config.precision)},
           {"threads_per_rank", config.threads_per_rank},
           {"parameters", parameter_count(data.model.config)},
           {"file_groups", std::ssize(data.source.groups())},
@@ -135,8 +143,9 @@ void print_ranks(const RunConfig& config, const PlannedStep& total) {
 }
 
 void print_text(const RunConfig& config, const RunData& data, const RunPlan& plan) {
-  fmt::print("model    {} parameters in {}, {} threads\n", parameter_count(data.model.config),
-             name_of(config.precision), config.threads_per_rank);
+  fmt::print("model    {} parameters in {}\n", parameter_count(data.model.config),
+             name_of(config.precision));
+  fmt::print("device   {}, {} threads\n", device_name(config), config.threads_per_rank);
   fmt::print("grid     tensor {} x context {} x data {}\n", config.grid.tensor, config.grid.context,
              config.grid.data);
   fmt::print("data     {} groups in the file, {} steps\n\n", data.source.groups().size(),
@@ -166,7 +175,8 @@ void print_text(const RunConfig& config, const RunData& data, const RunPlan& pla
 }
 
 void plan(const Options& options, Job& job) {
-  const RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kPlan);
+  const RunConfig config =
+      load_run_config(options.config, options.set, RunConfigUse::kPlan, size_of(job));
   RunData data = open_run_data(config, job);
   const RunPlan plan = plan_run(config, data);
   if (options.json)
@@ -191,6 +201,8 @@ void add_plan_command(Commands& commands) {
       .footer(
           "Keys of --json:\n"
           "  grid               tensor, context, data: ranks of each axis\n"
+          "  device             cpu, cuda or cuda (emulated)\n"
+          "  precision          f32, f64 or bf16\n"
           "  threads_per_rank\n"
           "  parameters         elements of all weights\n"
           "  file_groups        groups in the rollouts file\n"

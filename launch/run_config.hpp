@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.hpp"
 #include "core/dtype.hpp"
 #include "launch/run_config_check.hpp"
 #include "parallel/process_grid.hpp"
@@ -21,6 +22,7 @@ struct RunConfig {
   std::string rollouts;
   std::int64_t epochs = 1;
   bool shuffle = true;
+  DeviceKind device = DeviceKind::kCpu;
   DType precision = DType::kF32;
   GridSizes grid;
   SequenceParallel sequence_parallel = SequenceParallel::kNo;

@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "configs/run_config.pb.h"
+#include "launch/device_choice.hpp"
 #include "launch/grid_check.hpp"
+#include "rl/group_source.hpp"
 
 namespace coppice {
 namespace {
@@ -14,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using config::Advantage;
 using config::Loss;
-using config::Numerics;
 using config::Optimizer;
 
 class Checker {
@@ -22,8 +23,10 @@ class Checker {
   Checker(const config::RunConfig& config, RunConfigText& text) : config_(config), text_(text) {}
 
   void check(RunConfigUse use, const JobSize& job) {
-    check_grid(config_.parallel(), text_, use == RunConfigUse::kPlan ? 0 : job.ranks);
-    check_numerics();
+    const bool plans = use == RunConfigUse::kPlan;
+    check_grid(config_.parallel(), text_, plans ? 0 : job.ranks);
+    check_device(config_, text_, use, job, plans ? planned_ranks() : job.ranks);
+    check_threads();
     at_least("batching.max_rows_per_microbatch", config_.batching().max_rows_per_microbatch(), 1);
     if (use == RunConfigUse::kScore) return;
     if (use == RunConfigUse::kTrain) required("run_dir", config_.run_dir().empty());
@@ -91,18 +94,17 @@ class Checker {
       problem(path, "{} is not in [0, 1) (it is the decay rate of a mean).", value);
   }
 
-  void check_numerics() {
-    if (config_.numerics().precision() == Numerics::BF16)
-      problem("numerics.precision",
-              "BF16 runs on CUDA devices only, which come later. Use F32 or F64.");
-    if (config_.device() == config::RunConfig::CUDA)
-      problem("device", "CUDA is not in this build (it comes later). Use CPU or AUTO.");
-    if (config_.has_threads_per_rank()) {
-      at_least("threads_per_rank", config_.threads_per_rank(), 1);
-      if (config_.threads_per_rank() > 1024)
-        problem("threads_per_rank", "{} is more than 1024. Use at most the machine's cores.",
-                config_.threads_per_rank());
-    }
+  std::int64_t planned_ranks() const {
+    const auto& grid = config_.parallel();
+    return saturating_product(saturating_product(grid.tensor(), grid.context()),
+                              std::max<std::int64_t>(1, grid.data()));
+  }
+  void check_threads() {
+    if (!config_.has_threads_per_rank()) return;
+    at_least("threads_per_rank", config_.threads_per_rank(), 1);
+    if (config_.threads_per_rank() > 1024)
+      problem("threads_per_rank", "{} is more than 1024. Use at most the machine's cores.",
+              config_.threads_per_rank());
   }
 
   // One of model.checkpoint and model.hf; a field given as "" is as if it were not there, so that

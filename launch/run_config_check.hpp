@@ -17,6 +17,7 @@ enum class RunConfigUse { kTrain, kPlan, kScore };
 struct JobSize {
   int ranks = 1;
   int default_threads = 1;  ///< of a rank
+  int cuda_devices = 0;     ///< of this machine that this build can use
 };
 
 /// Adds every problem of `config`, which `text` has read.

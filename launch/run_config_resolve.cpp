@@ -7,6 +7,7 @@
 #include <array>
 
 #include "configs/run_config.pb.h"
+#include "launch/device_choice.hpp"
 #include "launch/grid_check.hpp"
 #include "launch/host.hpp"
 
@@ -143,8 +144,10 @@ void resolve_run_config(config::RunConfig& config, RunConfigUse use, const JobSi
   config.mutable_parallel()->set_data(data_ranks(config.parallel(), ranks));
   if (!config.parallel().has_sequence_parallel())
     config.mutable_parallel()->set_sequence_parallel(config.parallel().tensor() > 1);
-  config.set_device(config::RunConfig::CPU);
-  if (!config.numerics().has_precision()) config.mutable_numerics()->set_precision(Numerics::F32);
+  const bool on_cuda = chosen_device(config, use, job) == DeviceKind::kCuda;
+  config.set_device(on_cuda ? config::RunConfig::CUDA : config::RunConfig::CPU);
+  if (!config.numerics().has_precision())
+    config.mutable_numerics()->set_precision(on_cuda ? Numerics::BF16 : Numerics::F32);
   if (config.has_threads_per_rank()) return;
   const auto& grid = config.parallel();
   config.set_threads_per_rank(
@@ -161,7 +164,10 @@ RunConfig plain_values(const config::RunConfig& config) {
   plain.rollouts = config.data().rollouts();
   plain.epochs = config.data().epochs();
   plain.shuffle = config.data().shuffle();
-  plain.precision = config.numerics().precision() == Numerics::F64 ? DType::kF64 : DType::kF32;
+  plain.device = config.device() == config::RunConfig::CUDA ? DeviceKind::kCuda : DeviceKind::kCpu;
+  plain.precision = config.numerics().precision() == Numerics::F64    ? DType::kF64
+                    : config.numerics().precision() == Numerics::BF16 ? DType::kBF16
+                                                                      : DType::kF32;
   const config::Parallel& parallel = config.parallel();
   plain.grid = {.tensor = static_cast<int>(parallel.tensor()),
                 .context = static_cast<int>(parallel.context()),

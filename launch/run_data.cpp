@@ -1,5 +1,6 @@
 #include "launch/run_data.hpp"
 
+#include "launch/device_choice.hpp"
 #include "launch/grid_check.hpp"
 
 namespace coppice {
@@ -16,6 +17,7 @@ RunData open_run_data(const RunConfig& config, const Job& job,
     else
       file.emplace(open_model(CheckpointReader(config.model_checkpoint), job));
     problems.add_all(tensor_problems(file->config, config.grid.tensor, config.tensor_place));
+    problems.add_all(device_problems(file->config, config.device));
   } catch (const InputError& error) {
     problems.add_all(error.problems());
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/error.hpp"
+#include "launch/device_choice.hpp"
 #include "launch/fingerprints.hpp"
 #include "launch/grid_check.hpp"
 #include "launch/one_line.hpp"
@@ -55,7 +56,7 @@ RunConfig checked_config(const Options& options, const Job& job) {
   RunConfig config;
   try {
     config = make_score_config({options.sharing, options.precision, options.device}, options.set,
-                               {job.size(), job.default_threads()});
+                               size_of(job));
   } catch (const ConfigError& error) {
     problems.add_all(error.problems());
   }
@@ -74,6 +75,7 @@ Input read_input(const Options& options, const RunConfig& config, const Job& job
   try {
     file.emplace(open_model(CheckpointReader(options.checkpoint), job));
     problems.add_all(tensor_problems(file->config, config.grid.tensor, config.tensor_place));
+    problems.add_all(device_problems(file->config, config.device));
   } catch (const InputError& error) {
     problems.add_all(error.problems());
   }
@@ -159,10 +161,10 @@ void add_score_command(Commands& commands) {
       .choice("--sharing", options->sharing, {"grouped", "repeated"},
               "compute a group's prompt once, or once for each response [grouped]")
       .choice("--precision", options->precision, {"f32", "f64", "bf16"},
-              "element type of the computation [f32]; bf16 comes later")
+              "element type of the computation [f32 on the CPU, bf16 on CUDA]")
       .option("--temperature", options->temperature, "divides the logits [1.0]")
       .choice("--device", options->device, {"auto", "cpu", "cuda"},
-              "where to compute [auto]; cuda comes later")
+              "where to compute [auto: CUDA where this build and machine have it]")
       .choice("--fill", options->fill, {"old_logprobs", "ref_logprobs"},
               "write the rollouts file with this field set, instead of scores")
       .flag("--summary", options->summary,

@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint_directory.hpp"
 #include "core/error.hpp"
+#include "launch/device_choice.hpp"
 #include "launch/fingerprints.hpp"
 #include "launch/model_tensors.hpp"
 #include "launch/progress.hpp"
@@ -215,8 +216,8 @@ bool train_from(CheckpointSearch& search, const Options& options, RunConfig& con
 }
 
 void train(const Options& options, Job& job) {
-  RunConfig config = load_run_config(options.config, options.set, RunConfigUse::kTrain,
-                                     {job.size(), job.default_threads()});
+  RunConfig config =
+      load_run_config(options.config, options.set, RunConfigUse::kTrain, size_of(job));
   TrainerConfig& trainer_config = config.trainer;
   const fs::path& run_dir = trainer_config.run_dir;
   job.set_patience(config.watchdog_seconds);

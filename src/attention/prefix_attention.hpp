@@ -2,6 +2,7 @@
 // Attention of packed query rows over the key spaces of a plan. Shared prefixes, repeated ones,
 // plain sequences, trees and cached keys differ only in their plan. Positions are not known here:
 // q and k arrive rotated.
+#include <array>
 #include <span>
 
 #include "attention/attention_plan.hpp"
@@ -9,6 +10,9 @@
 #include "core/tensor.hpp"
 
 namespace coppice {
+
+/// What kernels are compiled for on CUDA; the CPU takes any.
+inline constexpr std::array<std::int64_t, 3> kCudaHeadDims{64, 96, 128};
 
 /// Keys and values of one key space.
 struct KeySpace {
@@ -30,7 +34,7 @@ struct KeySpaceGrad {
 /// Shapes    q, out [T, Hq, D]   one KeySpace per space of the plan   softmax_lse [Hq, T]
 /// Layout    rows in packed (depth-first) order; last axis contiguous, others may be strided
 /// Dtypes    CPU: all f32 or all f64; accumulation in the same. CUDA: all bf16 but for softmax_lse
-///           (f32); accumulation in f32; head dims 64, 96, 128; rows and heads 16 bytes aligned
+///           (f32); accumulation in f32; head dims kCudaHeadDims; rows and heads 16 bytes aligned
 /// Units     softmax_lse is a natural logarithm; softmax_scale multiplies q.k
 /// Parallel  local to the rank: Hq, Hkv are this rank's heads; no communication
 /// Memory    scratch as told by prefix_attention_*_scratch_bytes(); allocates nothing else

@@ -30,8 +30,10 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// One rectangle of the logical tensor `dataset`, contiguous, stored as `stored` (rounded to
-  /// nearest even). Rectangles of one tensor come in any order; together they must fill it.
-  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values);
+  /// nearest even). Rectangles of one tensor come in any order; together they must fill it. Values
+  /// of a device pass through a piece of the host's memory, in the order of `stream`.
+  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+             Stream* stream = nullptr);
   void commit();
 
  private:

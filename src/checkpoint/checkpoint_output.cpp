@@ -23,6 +23,7 @@ std::string group_of(const std::string& dataset) { return dataset.substr(0, data
 
 std::uint64_t in_stored_blocks(
     const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+    Stream* stream, HostPieces& pieces,
     const std::function<void(std::int64_t begin, std::int64_t count, const std::byte* rows)>& put) {
   COPPICE_CHECK(values.is_contiguous() && values.shape() == shard.local_shape,
                 "{}: values {} for a rectangle {}", dataset, values.shape(), shard.local_shape);
@@ -36,7 +37,7 @@ std::uint64_t in_stored_blocks(
   std::uint64_t sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
-    const std::byte* elements = values.bytes() + begin * row * size_of(values.dtype());
+    const std::byte* elements = pieces.fetch(stream, values, begin * row, count * row);
     if (converts) {
       convert_elements(values.dtype(), elements, stored, converted.data(), count * row);
       elements = converted.data();
@@ -104,9 +105,9 @@ void CheckpointOutput::create(const std::string& dataset, DType stored, const Sh
 }
 
 void CheckpointOutput::write(const std::string& dataset, DType stored, const Shard& shard,
-                             ConstTensorView values) {
+                             ConstTensorView values, Stream* stream) {
   checksums_[dataset] +=
-      in_stored_blocks(dataset, stored, shard, values,
+      in_stored_blocks(dataset, stored, shard, values, stream, pieces_,
                        [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
                          file_.write_rows(dataset, stored, shard, begin, count, rows);
                        });

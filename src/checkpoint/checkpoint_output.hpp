@@ -11,13 +11,16 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hdf5_file.hpp"
+#include "core/host_pieces.hpp"
 
 namespace coppice {
 
 /// A rectangle in its stored type, block by block: `put` gets rows [begin, begin + count) of it,
-/// rounded to nearest even. Returns the checksum of all elements.
+/// rounded to nearest even. Returns the checksum of all elements. A device's values need `stream`,
+/// and pass through `pieces`.
 std::uint64_t in_stored_blocks(
     const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+    Stream* stream, HostPieces& pieces,
     const std::function<void(std::int64_t begin, std::int64_t count, const std::byte* rows)>& put);
 
 class CheckpointOutput {
@@ -30,7 +33,8 @@ class CheckpointOutput {
   void create(const std::string& dataset, DType stored, const Shape& shape,
               Hdf5Allocation allocation = Hdf5Allocation::kFirstWrite);
   /// A rectangle of a tensor that was created. Its elements enter the checksum.
-  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values);
+  void write(const std::string& dataset, DType stored, const Shard& shard, ConstTensorView values,
+             Stream* stream = nullptr);
   /// The last part of a file.
   void write_checksums(const std::map<std::string, std::uint64_t>& checksums);
   void close() { file_.close(); }
@@ -46,6 +50,7 @@ class CheckpointOutput {
   void write_bytes(const std::string& dataset, std::string_view bytes);
 
   Hdf5File file_;
+  HostPieces pieces_;
   std::set<std::string> groups_;
   std::map<std::string, std::uint64_t> checksums_;
 };

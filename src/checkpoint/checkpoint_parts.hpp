@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stream.hpp"
 #include "core/tensor.hpp"
 #include "parallel/shard.hpp"
 
@@ -45,6 +46,7 @@ struct StateTensor {
   std::string dataset;  ///< "/parameters/model.norm.weight", "/optimizer/exp_avg/..."
   Shard shard;
   TensorView local;  ///< contiguous, shape = shard.local_shape
+  Stream* stream = nullptr;  ///< where `local` is a device's: what changes it is ordered there
 };
 
 /// What a file says of one dataset.

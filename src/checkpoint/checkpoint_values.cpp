@@ -14,6 +14,7 @@
 #include "checkpoint/layout.hpp"
 #include "core/convert.hpp"
 #include "core/error.hpp"
+#include "core/host_pieces.hpp"
 #include "parallel/exchange.hpp"
 
 namespace coppice {
@@ -59,7 +60,7 @@ enum class Counted { kNo, kYes };
 // One rectangle, converted block by block where the file's type is another; the sum of its elements
 // as stored, if they are counted.
 std::uint64_t read_rectangle(const CheckpointFile& state, const StateTensor& tensor,
-                             Counted counted) {
+                             Counted counted, HostPieces& pieces) {
   const StoredTensor& stored = *find(state.tensors, tensor.dataset);
   const Shape& local = tensor.shard.local_shape;
   COPPICE_CHECK(tensor.local.is_contiguous() && tensor.local.shape() == local,
@@ -76,21 +77,28 @@ std::uint64_t read_rectangle(const CheckpointFile& state, const StateTensor& ten
   std::uint64_t sum = 0;
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
-    std::byte* target = tensor.local.bytes() + begin * row * size_of(wanted);
+    std::byte* target = pieces.room(tensor.local, begin * row, count * row);
     std::byte* elements = converts ? stored_rows.data() : target;
     rectangle.read(begin, count, elements);
     if (counted == Counted::kYes)
       sum += rectangle_checksum(elements, width, tensor.shard, begin, count);
     if (converts) convert_elements(stored.dtype, elements, wanted, target, count * row);
+    pieces.put(tensor.stream, tensor.local, begin * row, count * row);
   }
   return sum;
 }
 
 // Nobody can take these for values: every float type reads all bits set as NaN.
 void spoil(std::span<const StateTensor> tensors) {
+  HostPieces pieces;
   for (const auto& tensor : tensors) {
-    const std::int64_t bytes = tensor.local.numel() * size_of(tensor.local.dtype());
-    if (bytes > 0) std::memset(tensor.local.bytes(), 0xff, static_cast<std::size_t>(bytes));
+    const std::int64_t width = size_of(tensor.local.dtype()), elements = tensor.local.numel();
+    for (std::int64_t begin = 0; begin < elements; begin += kNearBytes / width) {
+      const std::int64_t count = std::min(kNearBytes / width, elements - begin);
+      std::memset(pieces.room(tensor.local, begin, count), 0xff,
+                  static_cast<std::size_t>(count * width));
+      pieces.put(tensor.stream, tensor.local, begin, count);
+    }
   }
 }
 
@@ -168,10 +176,11 @@ void CheckpointReader::read(std::span<const StateTensor> wanted) const {
   JointSums sums(state, list);
   for (std::size_t i = 0; i < list.size(); ++i)
     if (left_out[i]) sums.leave_out(i);
+  HostPieces pieces;
   const auto fill = [&] {
     for (std::size_t i = 0; i < wanted.size(); ++i)
       sums.add(places.at(wanted[i].dataset),
-               [&] { return read_rectangle(state, wanted[i], counted[i]); });
+               [&] { return read_rectangle(state, wanted[i], counted[i], pieces); });
   };
   try {
     if (state.world == nullptr)

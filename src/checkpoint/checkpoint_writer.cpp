@@ -32,14 +32,14 @@ CheckpointWriter::CheckpointWriter(std::filesystem::path path, CheckpointHeader 
 CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::write(const std::string& dataset, DType stored, const Shard& shard,
-                             ConstTensorView values) {
+                             ConstTensorView values, Stream* stream) {
   State& state = *state_;
   const auto [entry, is_new] =
       state.tensors.try_emplace(dataset, State::Written{stored, shard.global_shape});
   if (is_new) state.output.create(dataset, stored, shard.global_shape);
   COPPICE_CHECK(entry->second.dtype == stored && entry->second.shape == shard.global_shape,
                 "{}: its rectangles disagree", dataset);
-  state.output.write(dataset, stored, shard, values);
+  state.output.write(dataset, stored, shard, values, stream);
   entry->second.elements += values.numel();
 }
 
@@ -59,7 +59,7 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointHeader& 
   CheckpointWriter writer(path, header);
   for (const auto& tensor : tensors) {
     const DType stored = keep_precision ? tensor.local.dtype() : DType::kF32;
-    writer.write(tensor.dataset, stored, tensor.shard, tensor.local);
+    writer.write(tensor.dataset, stored, tensor.shard, tensor.local, tensor.stream);
   }
   writer.commit();
 }

@@ -8,6 +8,7 @@
 #include "checkpoint/layout.hpp"
 #include "checkpoint/rectangle_bytes.hpp"
 #include "core/convert.hpp"
+#include "core/host_pieces.hpp"
 
 namespace coppice {
 namespace {
@@ -45,7 +46,7 @@ bool passed_over(const SafetensorsModel& model, const std::string& name, TiedHea
 }
 
 // One rectangle, converted block by block where the file's type is another.
-void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
+void read_rectangle(const HfWeight& weight, const StateTensor& tensor, HostPieces& pieces) {
   const Shard& shard = tensor.shard;
   const Shape& local = shard.local_shape;
   COPPICE_CHECK(shard.global_shape == weight.shape && tensor.local.is_contiguous() &&
@@ -57,7 +58,8 @@ void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
   const std::int64_t width = size_of(weight.dtype);
   const DType wanted = tensor.local.dtype();
   const bool converts = weight.dtype != wanted;
-  const std::int64_t block = converts ? layout::block_rows(local, weight.dtype) : rows;
+  const bool in_place = !converts && tensor.local.device().kind == DeviceKind::kCpu;
+  const std::int64_t block = in_place ? rows : layout::block_rows(local, weight.dtype);
   std::vector<std::byte> stored(
       static_cast<std::size_t>(converts ? std::min(block, rows) * row * width : 0));
   RectangleBytes bytes(shard, width, [&](std::int64_t offset, std::span<std::byte> target) {
@@ -65,9 +67,10 @@ void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
   });
   for (std::int64_t begin = 0; begin < rows; begin += block) {
     const std::int64_t count = std::min(block, rows - begin);
-    std::byte* target = tensor.local.bytes() + begin * row * size_of(wanted);
+    std::byte* target = pieces.room(tensor.local, begin * row, count * row);
     bytes.read(begin, count, converts ? stored.data() : target);
     if (converts) convert_elements(weight.dtype, stored.data(), wanted, target, count * row);
+    pieces.put(tensor.stream, tensor.local, begin * row, count * row);
   }
 }
 
@@ -76,10 +79,11 @@ void read_rectangle(const HfWeight& weight, const StateTensor& tensor) {
 void read_hf_weights(std::span<const HfWeight> weights, std::span<const StateTensor> wanted) {
   std::map<std::string, const HfWeight*> by_dataset;
   for (const auto& weight : weights) by_dataset["/parameters/" + weight.name] = &weight;
+  HostPieces pieces;
   for (const auto& tensor : wanted) {
     const auto found = by_dataset.find(tensor.dataset);
     COPPICE_CHECK(found != by_dataset.end(), "{} is none of the weights", tensor.dataset);
-    read_rectangle(*found->second, tensor);
+    read_rectangle(*found->second, tensor, pieces);
   }
 }
 

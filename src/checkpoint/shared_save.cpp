@@ -52,7 +52,7 @@ class SharedFile {
     const std::int64_t size = size_of(stored);
     std::int64_t first = -1, end = 0;
     const auto sum = in_stored_blocks(
-        tensor.dataset, stored, tensor.shard, tensor.local,
+        tensor.dataset, stored, tensor.shard, tensor.local, tensor.stream, pieces_,
         [&](std::int64_t begin, std::int64_t count, const std::byte* rows) {
           for_each_run(tensor.shard, begin, count, [&](const ElementRun& run) {
             const std::int64_t at = offset + run.global * size;
@@ -76,6 +76,7 @@ class SharedFile {
  private:
   fs::path shown_;
   int descriptor_;
+  HostPieces pieces_;
   std::int64_t last_first_ = 0, last_end_ = 0;  // what the last rectangle spans of the file
 };
 

@@ -47,4 +47,11 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
   throw_no_backend("gemm", ctx.device());
 }
 
+std::int64_t gemm_scratch_bytes(DType dtype) {
+  if constexpr (build::kWithCuda) {
+    if (dtype == DType::kBF16) return cuda::gemm_scratch_bytes();
+  }
+  return 0;
+}
+
 }  // namespace coppice

@@ -36,11 +36,16 @@ bool gemm_takes_bias(ConstTensorView bias, ConstTensorView c);
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options = {});
 
+/// The most that one product of such operands leases from ctx.scratch: on CUDA for bf16, which the
+/// CPU does not multiply.
+std::int64_t gemm_scratch_bytes(DType dtype);
+
 namespace cpu {
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options);
 }
 namespace cuda {
+std::int64_t gemm_scratch_bytes();
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options);
 }

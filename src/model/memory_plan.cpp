@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/gemm.hpp"
 #include "layers/rms_norm.hpp"
 #include "layers/rope.hpp"
 #include "layers/vocab_parallel_logprob.hpp"
@@ -17,6 +18,17 @@ namespace {
 constexpr std::int64_t kLogitBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kDeviceLogitBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kRopeRoom = 512;
+
+// What a single op on CUDA leases on top of everything, wherever it stands in a pass: the workspace
+// of a product, or the positions, ids or places of its rows. The norm of the gradients needs less
+// than the workspace.
+std::int64_t op_scratch_bytes(DType dtype, std::int64_t rows) {
+  if (dtype != DType::kBF16) return 0;
+  // The most that is sent: the embedding's runs of equal tokens (12 bytes) and the rows in them.
+  const auto lists =
+      Arena::leased_bytes(DType::kI32, {3 * rows}) + Arena::leased_bytes(DType::kI32, {rows});
+  return std::max(gemm_scratch_bytes(dtype), lists);
+}
 
 }  // namespace
 
@@ -70,7 +82,10 @@ std::int64_t activation_bytes(const RankSizes& of, Recompute recompute) {
          Arena::leased_bytes(accumulation_of(of.dtype), {of.head_rows});
 }
 
-std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompute, int threads) {
+namespace {
+
+std::int64_t composed_scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompute,
+                                    int threads) {
   const auto width = of.config.hidden_size, rows = of.batch.rows();
   const bool sharded = of.parallel.shards_sequence();
   const AttentionPlan& plan = of.batch.plan;
@@ -97,6 +112,13 @@ std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompu
   return std::max({of.block.forward_scratch_bytes(plan, recompute, threads, of.batch.shared), head,
                    of.block.backward_scratch_bytes(plan, recompute, threads, of.batch.shared),
                    embedding});
+}
+
+}  // namespace
+
+std::int64_t scratch_bytes(const RankSizes& of, PassKind pass, Recompute recompute, int threads) {
+  return composed_scratch_bytes(of, pass, recompute, threads) +
+         op_scratch_bytes(of.dtype, of.batch.rows());
 }
 
 std::int64_t MemoryPlan::total() const {
@@ -158,19 +180,21 @@ std::int64_t MemoryPlanner::moment_bytes(int replica) const {
   std::int64_t elements = 0;
   for (const Shape& shape : parameters_)
     elements += share.of(shape[0]).count() * shape.with(0, 1).numel();
-  return 2 * elements * size_of(dtype_);
+  return 2 * elements * size_of(accumulation_of(dtype_));
 }
 
 MemoryPlan MemoryPlanner::plan() const {
   std::int64_t elements = 0;
   for (const Shape& shape : parameters_) elements += shape.numel();
-  const auto parameters = elements * size_of(dtype_);
+  const DType full = accumulation_of(dtype_);
+  const auto in_full = elements * size_of(full);
   MemoryPlan fullest;
   for (int replica = 0; replica < static_cast<int>(replicas_.size()); ++replica)
     for (const RankMaxima& most : replicas_[static_cast<std::size_t>(replica)]) {
-      MemoryPlan plan{{{"parameters", parameters}}};
+      MemoryPlan plan{{{"parameters", elements * size_of(dtype_)}}};
       if (pass_ == PassKind::kTrain) {
-        plan.lines.push_back({"gradients", parameters});
+        if (full != dtype_) plan.lines.push_back({"master_weights", in_full});
+        plan.lines.push_back({"gradients", in_full});
         plan.lines.push_back({"moments", moment_bytes(replica)});
         plan.lines.push_back({"activations", most.activations});
       }

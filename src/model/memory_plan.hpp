@@ -32,10 +32,10 @@ struct PlannedRank {
   int moment_shards = 1;  ///< replicas that the optimizer state is sharded over
 };
 
-/// What the fullest rank of a run holds at its peak: parameters, gradients and moments (kTrain),
-/// activations (kTrain), scratch, rope_table. Arenas never shrink, so each line is the largest over
-/// the micro-batches of a rank; the ranks are kept apart, because one that holds the most
-/// activations may not be one that holds the most moments.
+/// What the fullest rank of a run holds at its peak: parameters, master_weights (kTrain in bf16),
+/// gradients and moments (kTrain), activations (kTrain), scratch, rope_table. Arenas never shrink,
+/// so each line is the largest over the micro-batches of a rank; the ranks are kept apart, because
+/// one that holds the most activations may not be one that holds the most moments.
 ///
 /// Memory    allocates one block of the model on a Memory of its own and never touches it
 class MemoryPlanner {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "checkpoint/element_checksum.hpp"
+#include "core/host_pieces.hpp"
 #include "parallel/exchange.hpp"
 
 namespace coppice {
@@ -15,14 +16,26 @@ struct PartHash {
   std::int64_t hash;
 };
 
-std::vector<PartHash> hashes_of(std::span<Parameter* const> parameters) {
+// A device's values come to the host in pieces of so many elements.
+constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+
+std::uint64_t hash_of(Stream& stream, HostPieces& pieces, ConstTensorView values) {
+  const std::int64_t width = size_of(values.dtype()), elements = values.numel();
+  std::uint64_t sum = 0;
+  for (std::int64_t begin = 0; begin < elements; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, elements - begin);
+    sum += element_checksum(pieces.fetch(&stream, values, begin, count), width, begin, count);
+  }
+  return sum;
+}
+
+std::vector<PartHash> hashes_of(Stream& stream, std::span<Parameter* const> parameters) {
+  HostPieces pieces;
   std::vector<PartHash> hashes;
   for (Parameter* parameter : parameters) {
     for (const ParameterPart& part : parameter->parts) {
-      const ConstTensorView values = rows_of(part, parameter->value);
-      hashes.push_back({&part, static_cast<std::int64_t>(element_checksum(
-                                   values.bytes(), static_cast<int>(size_of(values.dtype())), 0,
-                                   values.numel()))});
+      const std::uint64_t hash = hash_of(stream, pieces, rows_of(part, parameter->value));
+      hashes.push_back({&part, static_cast<std::int64_t>(hash)});
     }
   }
   return hashes;
@@ -65,7 +78,7 @@ std::string difference(ExecContext& ctx, Communicator& comm, const std::vector<P
 void check_identical_parameters(ExecContext& ctx, ProcessGrid& grid,
                                 std::span<Parameter* const> parameters) {
   if (grid.world().size() == 1) return;
-  const std::vector<PartHash> all = hashes_of(parameters);
+  const std::vector<PartHash> all = hashes_of(ctx.stream, parameters);
   std::vector<PartHash> whole, shared;
   for (const PartHash& entry : all) {
     if (entry.part->reduction == ReductionGroup::kSharedKeyValueHead)

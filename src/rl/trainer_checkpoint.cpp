@@ -42,10 +42,11 @@ void Trainer::save() {
     header.trainer_arrays.push_back({kOldLogprobs, batch_->old_logprobs()});
   const auto directory = config_.run_dir / "checkpoints";
   on_first_rank([&] { std::filesystem::create_directories(directory); });
-  save_checkpoint(directory / checkpoint_file_name(state_.step), header,
-                  joined(parameter_tensors(parameters_, reducer_.spoken_for()),
-                         moment_tensors(optimizer_, reducer_.spoken_for())),
-                  config_.checkpoint.keep_precision, grid_.world());
+  save_checkpoint(
+      directory / checkpoint_file_name(state_.step), header,
+      on_stream(ctx_.stream, joined(parameter_tensors(parameters_, reducer_.spoken_for()),
+                                    moment_tensors(optimizer_, reducer_.spoken_for()))),
+      config_.checkpoint.keep_precision, grid_.world());
   on_first_rank(
       [&] { remove_old_checkpoints(directory, config_.checkpoint.keep_last, state_.step); });
   saved_step_ = state_.step;
@@ -58,10 +59,12 @@ void Trainer::restore(const CheckpointReader& checkpoint) {
   has_weights_ = false;
   try {
     state = trainer_state_from_json(header.trainer_json, checkpoint.path().string());
-    checkpoint.read(joined(parameter_tensors(parameters_), moment_tensors(optimizer_)));
+    checkpoint.read(
+        on_stream(ctx_.stream, joined(parameter_tensors(parameters_), moment_tensors(optimizer_))));
   } catch (const DataError& error) {  // names and shapes too: the model is the file's own
     throw DamagedCheckpoint(error.problems());
   }
+  for (Parameter* parameter : parameters_) round_master(ctx_, *parameter);
   optimizer_.set_applied_steps(header.optimizer_step);
 
   state_ = state;

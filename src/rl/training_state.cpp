@@ -86,6 +86,11 @@ std::vector<StateTensor> moment_tensors(AdamW& optimizer, RowShare spoken_for) {
   return list_moments(optimizer, Listed::kSpokenFor, spoken_for);
 }
 
+std::vector<StateTensor> on_stream(Stream& stream, std::vector<StateTensor> tensors) {
+  for (StateTensor& tensor : tensors) tensor.stream = &stream;
+  return tensors;
+}
+
 std::string to_json(const TrainerState& state) {
   nlohmann::ordered_json json;
   for_each_field(state, [&](const char* name, const auto& field) { json[name] = field; });

@@ -32,6 +32,9 @@ std::vector<StateTensor> moment_tensors(AdamW& optimizer);
 /// Errors    ContractError if the optimizer does not hold the rows that are spoken for
 std::vector<StateTensor> moment_tensors(AdamW& optimizer, RowShare spoken_for);
 
+/// The same tensors, ordered with the work of `stream`: what those of a device need.
+std::vector<StateTensor> on_stream(Stream& stream, std::vector<StateTensor> tensors);
+
 struct TrainerState {
   std::int64_t step = 0;          ///< attempts so far
   std::int64_t bad_steps = 0;     ///< of them, skipped

@@ -237,6 +237,12 @@ TEST_F(RunConfigFile, RefusesWhatDoesNotGoTogether) {
                           HasSubstr("optimizer.total_steps: 5 leaves no step behind")));
 }
 
+TEST_F(RunConfigFile, StagesTensorsOfDevicesOnly) {
+  EXPECT_THAT(problems(good("parallel { communicator: STAGED }\ndevice: CPU\n")),
+              ElementsAre(HasSubstr(":4:12: parallel.communicator: STAGED is how ranks on CUDA")));
+  EXPECT_EQ(load(good("device: CPU")).device, DeviceKind::kCpu);
+}
+
 TEST_F(RunConfigFile, RefusesWhatComesLater) {
   EXPECT_THAT(problems(good("model { reference: \"m.h5\" }\n"
                             "numerics { precision: BF16 }\ndevice: CUDA\n")),

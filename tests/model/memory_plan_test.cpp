@@ -5,6 +5,7 @@
 
 #include "model/tiny_models.hpp"
 #include "optim/adamw.hpp"
+#include "optim/grad_norm.hpp"
 
 namespace coppice {
 namespace {
@@ -63,6 +64,53 @@ TEST_P(MemoryPlanOf, ScoringIsExactToTheByteByNameAndAtThePeak) {
         plan_of(model->config(), dtype, PassKind::kScore, Recompute::kNone, {&batch});
     EXPECT_EQ(held(model.memory()), by_name(plan));
     EXPECT_EQ(model.memory().peak_bytes(), plan.total());
+  }
+}
+
+/// Models that a CUDA device has kernels for, where the build has one.
+class MemoryPlanInBf16 : public testing::TestWithParam<Backend> {
+ protected:
+  static std::vector<TinyCase> models() {
+    return {{"Llama", false, 2, 1, 64, 151, 64}, {"Qwen3", true, 1, 1, 96, 151, 72}};
+  }
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoryPlanInBf16);
+INSTANTIATE_TEST_SUITE_P(Backends, MemoryPlanInBf16, testing::ValuesIn(cuda_backends()),
+                         [](const auto& p) { return p.param.name(); });
+
+TEST_P(MemoryPlanInBf16, TrainingIsExactToTheByteByNameAndScratchSuffices) {
+  for (const TinyCase& tiny : models()) {
+    for (const auto recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
+      TinyModel model(config_of(tiny), GetParam());
+      const auto parameters = model->parameters();
+      AdamW optimizer({}, parameters, model.memory());
+      const PackedBatch batch = grouped(hard_groups(61));
+      run_pass(model, batch, {.recompute = recompute});
+      EXPECT_LT(global_grad_norm(model.ctx(), parameters), 1e6);
+      optimizer.step(model.ctx(), 1e-3, 1.0);
+      const MemoryPlan plan =
+          plan_of(model->config(), GetParam().dtype, PassKind::kTrain, recompute, {&batch});
+      EXPECT_EQ(held(model.memory()), by_name(plan));
+      EXPECT_EQ(model.memory().peak_bytes(), plan.total());
+      EXPECT_EQ(model->activations().arena.high_water_bytes(), by_name(plan).at("activations"));
+      // On top of everything there is room for a product's workspace, whichever op comes at the
+      // top.
+      EXPECT_LE(model.ctx().scratch.high_water_bytes(), by_name(plan).at("scratch"));
+    }
+  }
+}
+
+TEST_P(MemoryPlanInBf16, ScoringIsExactToTheByteByNameAndScratchSuffices) {
+  for (const TinyCase& tiny : models()) {
+    TinyModel model(config_of(tiny), GetParam(), 1, WithGradients::kNo);
+    const PackedBatch batch = repeated(hard_groups(61));
+    std::vector<double> logprobs(batch.edges.size()), entropies(batch.edges.size());
+    model->score(model.ctx(), batch, 1.0, logprobs, entropies);
+    const MemoryPlan plan =
+        plan_of(model->config(), GetParam().dtype, PassKind::kScore, Recompute::kNone, {&batch});
+    EXPECT_EQ(held(model.memory()), by_name(plan));
+    EXPECT_EQ(model.memory().peak_bytes(), plan.total());
+    EXPECT_LE(model.ctx().scratch.high_water_bytes(), by_name(plan).at("scratch"));
   }
 }
 

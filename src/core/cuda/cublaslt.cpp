@@ -141,6 +141,7 @@ ProductPlanPtr plan_product(ProductLibrary& library, const ProductShape& shape) 
   return plan;
 }
 
+std::int64_t most_workspace_bytes() { return kWorkspaceLimit; }
 std::int64_t workspace_bytes(const ProductPlan& plan) {
   return static_cast<std::int64_t>(plan.workspace_bytes);
 }

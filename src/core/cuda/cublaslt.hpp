@@ -53,6 +53,8 @@ using ProductPlanPtr = std::unique_ptr<ProductPlan, EndProductPlan>;
 /// Errors    DeviceError where the library has no algorithm
 ProductPlanPtr plan_product(ProductLibrary& library, const ProductShape& shape);
 std::int64_t workspace_bytes(const ProductPlan& plan);
+/// No plan asks for more.
+std::int64_t most_workspace_bytes();
 
 /// Enqueues the product. With beta = 0 d is not read.
 void multiply(StreamState& stream, ProductLibrary& library, const ProductPlan& plan,

@@ -42,6 +42,11 @@ std::int64_t leading(ConstTensorView matrix) {
   return std::max(matrix.strides()[0], matrix.shape()[1]);
 }
 
+// Room for a workspace at the next multiple of its alignment.
+Shape workspace_words(std::int64_t bytes) {
+  return {(bytes + kWorkspaceAlignment) / size_of(DType::kI64)};
+}
+
 // c = beta c, for a sum of no products.
 void scale(ExecContext& ctx, TensorView c, double beta) {
   if (beta == 1.0) return;
@@ -51,6 +56,10 @@ void scale(ExecContext& ctx, TensorView c, double beta) {
 }
 
 }  // namespace
+
+std::int64_t gemm_scratch_bytes() {
+  return Arena::leased_bytes(DType::kI64, workspace_words(most_workspace_bytes()));
+}
 
 void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
           const GemmOptions& options) {
@@ -80,9 +89,8 @@ void gemm(ExecContext& ctx, ConstTensorView a, ConstTensorView b, TensorView c,
   ScratchScope scratch(ctx.scratch);
   std::byte* workspace = nullptr;
   if (const auto bytes = workspace_bytes(plan); bytes > 0) {
-    const auto words = (bytes + kWorkspaceAlignment) / size_of(DType::kI64);
-    const auto leased =
-        reinterpret_cast<std::uintptr_t>(scratch.lease(DType::kI64, {words}).bytes());
+    const auto leased = reinterpret_cast<std::uintptr_t>(
+        scratch.lease(DType::kI64, workspace_words(bytes)).bytes());
     workspace = reinterpret_cast<std::byte*>((leased + kWorkspaceAlignment - 1) &
                                              ~std::uintptr_t{kWorkspaceAlignment - 1});
   }

@@ -158,6 +158,7 @@ ProductPlanPtr plan_product(ProductLibrary&, const ProductShape& shape) {
   return ProductPlanPtr(new ProductPlan{shape});
 }
 
+std::int64_t most_workspace_bytes() { return kMostWorkspace; }
 std::int64_t workspace_bytes(const ProductPlan& plan) {
   return std::clamp(plan.shape.m * plan.shape.n * size_of(DType::kF32), kLeastWorkspace,
                     kMostWorkspace);
