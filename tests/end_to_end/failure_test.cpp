@@ -279,8 +279,8 @@ TEST_F(Failure, AStalledRankEndsAllWithinTheWatchdogsSeconds) {
 
 // Before the first step: rank 1 reads a pipe that nobody writes.
 TEST_F(Failure, ARankThatHangsWhileItReadsIsNamed) {
-  std::filesystem::remove(other_ + "/rollouts.jsonl");
-  ASSERT_EQ(mkfifo((other_ + "/rollouts.jsonl").c_str(), 0600), 0);
+  std::filesystem::remove(other_ + "/run.textproto");
+  ASSERT_EQ(mkfifo((other_ + "/run.textproto").c_str(), 0600), 0);
   const auto outcome = train_apart({"limits.watchdog_seconds=2"}, {});
   EXPECT_EQ(outcome.status, 1) << outcome.err;
   EXPECT_THAT(outcome.reporting_ranks(), ElementsAre(0));
