@@ -1,37 +1,19 @@
 #include "launch/run_config.hpp"
 
 #include <fmt/format.h>
-#include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
 
 #include "configs/run_config.pb.h"
+#include "launch/config_value.hpp"
 #include "launch/run_config_resolve.hpp"
 
 namespace coppice {
 namespace {
 
 namespace pb = google::protobuf;
-
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content;
-  std::error_code error;
-  if (file && !std::filesystem::is_directory(path, error))
-    content.assign(std::istreambuf_iterator<char>(file), {});
-  else
-    throw ConfigError(
-        {fmt::format("{}: cannot be read as a run config. Name a text file with "
-                     "--config.",
-                     path.string())});
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
-  return content;
-}
 
 // Blocks and fields of a run that its continuation may set anew. run_dir is where the run now is.
 bool may_change(const std::string& path) {
@@ -40,33 +22,6 @@ bool may_change(const std::string& path) {
   return std::any_of(kFields.begin(), kFields.end(), [&](const std::string& field) {
     return path == field || path.rfind(field + ".", 0) == 0;
   });
-}
-
-void compare(const pb::Message& before, const pb::Message& now, const std::string& outer,
-             const std::string& origin, std::vector<std::string>& lines) {
-  const auto& descriptor = *before.GetDescriptor();
-  for (int i = 0; i < descriptor.field_count(); ++i) {
-    const auto* field = descriptor.field(i);
-    const std::string path = outer.empty() ? field->name() : outer + "." + field->name();
-    if (may_change(path)) continue;
-    if (field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE) {
-      compare(before.GetReflection()->GetMessage(before, field),
-              now.GetReflection()->GetMessage(now, field), path, origin, lines);
-      continue;
-    }
-    const auto value_of = [&](const pb::Message& message) {
-      if (!message.GetReflection()->HasField(message, field)) return std::string("not set");
-      std::string value;
-      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
-      return value;
-    };
-    const std::string old_value = value_of(before), new_value = value_of(now);
-    if (old_value != new_value)
-      lines.push_back(fmt::format(
-          "{}: {} = {} cannot change to {} (a resumed run must go on as it began). Keep the old "
-          "value, or start anew in another run_dir.",
-          origin, path, old_value, new_value));
-  }
 }
 
 RunConfig checked(config::RunConfig& config, RunConfigText& text, const Problems& problems,
@@ -97,7 +52,7 @@ RunConfig load_run_config(const std::filesystem::path& path, const std::vector<s
   config::RunConfig config;
   Problems problems;
   RunConfigText text(config, problems);
-  text.read(path.string(), content_of(path));
+  text.read(path.string(), config_file_content(path, "a run config"));
   for (const auto& assignment : set) text.set(assignment);
   return checked(config, text, problems, use, job);
 }
@@ -146,7 +101,12 @@ std::vector<std::string> changes_that_forbid_resume(const std::string& before,
   RunConfigText(old_config, problems).read(origin, before);
   RunConfigText(new_config, problems).read("the resolved config", now);
   std::vector<std::string> lines = problems.lines();
-  compare(old_config, new_config, "", origin, lines);
+  for (const auto& change : changed_fields(old_config, new_config))
+    if (!may_change(change.path))
+      lines.push_back(fmt::format(
+          "{}: {} = {} cannot change to {} (a resumed run must go on as it began). Keep the old "
+          "value, or start anew in another run_dir.",
+          origin, change.path, change.before, change.now));
   return lines;
 }
 

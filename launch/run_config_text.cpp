@@ -1,12 +1,13 @@
 #include "launch/run_config_text.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <google/protobuf/text_format.h>
 
 #include <utility>
+
+#include "launch/config_value.hpp"
 
 namespace coppice {
 namespace {
@@ -15,63 +16,14 @@ namespace pb = google::protobuf;
 using pb::FieldDescriptor;
 using pb::io::Tokenizer;
 
-class Counting : public pb::io::ErrorCollector {
- public:
-  void AddError(int, pb::io::ColumnNumber, const std::string&) override { ++errors; }
-  int errors = 0;
-};
-
-std::string names_of(const pb::Descriptor& block) {
-  std::vector<std::string> names;
-  for (int i = 0; i < block.field_count(); ++i) names.push_back(block.field(i)->name());
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-std::string wanted(const FieldDescriptor& field) {
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return "a number";
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return "a whole number, 0 or more";
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return "true or false";
-    case FieldDescriptor::CPPTYPE_STRING:
-      return "text in quotes";
-    case FieldDescriptor::CPPTYPE_ENUM: {
-      std::vector<std::string> names;
-      for (int i = 0; i < field.enum_type()->value_count(); ++i)
-        names.push_back(field.enum_type()->value(i)->name());
-      return fmt::format("one of {}", fmt::join(names, ", "));
-    }
-    default:
-      return "a whole number";
-  }
-}
-
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
 }
 
-// Stores a value written in text format; false if it is none of the field's type.
-bool store(const std::string& value, const FieldDescriptor& field, pb::Message& message) {
-  // An enum's number would be accepted too, but a name is what the next reader understands.
-  if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM &&
-      field.enum_type()->FindValueByName(value) == nullptr)
-    return false;
-  Counting faults;  // an open quote is one that does not end the parse
-  pb::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&faults);
-  return parser.ParseFieldValueFromString(value, &field, &message) && faults.errors == 0;
-}
-
-bool is_quoted(const std::string& value) {
-  return value.size() >= 2 && (value.front() == '"' || value.front() == '\'') &&
-         value.back() == value.front();
-}
-
-std::string unknown_field(const std::string& path, const pb::Descriptor& block) {
+std::string unknown_field(const std::string& path, const pb::Descriptor& block,
+                          const std::string& whole) {
   const auto dot = path.rfind('.');
-  const std::string where = dot == path.npos ? "a run config" : path.substr(0, dot);
+  const std::string where = dot == path.npos ? whole : path.substr(0, dot);
   return fmt::format("no such field. Fields of {}: {}.", where, names_of(block));
 }
 
@@ -145,10 +97,12 @@ class RunConfigScanner : public pb::io::ErrorCollector {
       known = message->GetDescriptor()->FindFieldByName(name);
       config_.places_[path] = where;
       if (known == nullptr)
-        config_.add_problem(path, unknown_field(path, *message->GetDescriptor()));
+        config_.add_problem(path, unknown_field(path, *message->GetDescriptor(), config_.what_));
     }
     const bool colon = take(":");
     if (at("{") || at("<")) return block(message, known, path, where);
+    if (colon && at("[") && known != nullptr && known->is_repeated())
+      return list(*message, *known, path);
     if (!colon) {
       config_.problems_->add("{}: {}: a colon and a value, or a block in braces, should follow.",
                              where, path);
@@ -159,15 +113,46 @@ class RunConfigScanner : public pb::io::ErrorCollector {
     if (value.empty())
       config_.problems_->add("{}: {}: its value is missing.", where, path);
     else if (known != nullptr)
-      scalar(*message, *known, path, value);
+      scalar(*message, *known, element(*message, *known, path, where), value);
   }
 
-  void block(pb::Message* message, const FieldDescriptor* known, const std::string& path,
+  // The path of a value: that of its field, with its place where the field has many.
+  std::string element(const pb::Message& message, const FieldDescriptor& known,
+                      const std::string& path, const std::string& where) {
+    if (!known.is_repeated()) return path;
+    const int place = message.GetReflection()->FieldSize(message, &known);
+    const std::string indexed = fmt::format("{}[{}]", path, place);
+    config_.places_[indexed] = where;
+    return indexed;
+  }
+
+  // [value, value] or [{ ... }, { ... }] of a repeated field.
+  void list(pb::Message& message, const FieldDescriptor& known, const std::string& path) {
+    tokens_.Next();
+    while (!at_end() && !at("]") && !at(closing_)) {
+      const std::string where = place(token().line, token().column);
+      if (at("{") || at("<")) {
+        block(&message, &known, path, where);
+      } else {
+        const std::string value = value_text(token().line);
+        if (value.empty()) break;
+        scalar(message, known, element(message, known, path, where), value);
+      }
+      if (!take(",")) break;
+    }
+    if (take("]")) return;
+    fault(fmt::format("{}: a comma or the ] of its list should stand here.", path));
+    skip_line();
+  }
+
+  void block(pb::Message* message, const FieldDescriptor* known, std::string path,
              const std::string& where) {
     pb::Message* inner = nullptr;
     if (known != nullptr) {
+      path = element(*message, *known, path, where);
       if (known->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)
-        inner = message->GetReflection()->MutableMessage(message, known);
+        inner = known->is_repeated() ? message->GetReflection()->AddMessage(message, known)
+                                     : message->GetReflection()->MutableMessage(message, known);
       else
         config_.add_problem(path, fmt::format("takes {}, not a block.", wanted(*known)));
     }
@@ -252,8 +237,10 @@ void RunConfigText::set_flag(const std::string& path, const std::string& value,
     const bool last = dot == path.npos;
     const std::string so_far = path.substr(0, dot);
     const auto* field = message->GetDescriptor()->FindFieldByName(path.substr(begin, dot - begin));
-    if (field == nullptr) return refuse(unknown_field(so_far, *message->GetDescriptor()));
+    if (field == nullptr) return refuse(unknown_field(so_far, *message->GetDescriptor(), what_));
     const bool is_block = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (is_block && field->is_repeated())
+      return refuse(fmt::format("{} has several blocks. Give them in the file.", so_far));
     if (last && is_block)
       return refuse(fmt::format("{} is a block. Set one of its fields: {}.", path,
                                 names_of(*field->message_type())));

@@ -7,18 +7,22 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
 
 namespace coppice {
 
-/// One config while it is read: a file, then `--set` overrides. Blocks merge, the last value wins.
+/// One config while it is read: a file, then `--set` overrides. Blocks merge, the last value wins;
+/// a repeated field takes lists, and what is given again adds to it. Values of a repeated field
+/// have paths like sweep.group_size[2].
 class RunConfigText {
  public:
-  /// Both must outlive this object.
-  RunConfigText(google::protobuf::Message& message, Problems& problems)
-      : message_(&message), problems_(&problems) {}
+  /// Both must outlive this object. `what` is the whole in messages.
+  RunConfigText(google::protobuf::Message& message, Problems& problems,
+                std::string what = "a run config")
+      : message_(&message), problems_(&problems), what_(std::move(what)) {}
 
   /// Reads a whole file's text. `name` stands in messages.
   void read(std::string_view name, std::string_view text);
@@ -39,6 +43,7 @@ class RunConfigText {
   friend class RunConfigScanner;
   google::protobuf::Message* message_;
   Problems* problems_;
+  std::string what_;
   std::string file_name_;
   std::map<std::string, std::string> places_;  // field path -> where it was last given
 };
