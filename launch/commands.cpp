@@ -5,6 +5,7 @@
 #include "launch/init_command.hpp"
 #include "launch/inspect_command.hpp"
 #include "launch/plan_command.hpp"
+#include "launch/report_command.hpp"
 #include "launch/score_command.hpp"
 #include "launch/train_command.hpp"
 
@@ -18,6 +19,7 @@ void add_all_commands(Commands& commands) {
   add_score_command(commands);
   add_train_command(commands);
   add_plan_command(commands);
+  add_report_command(commands);
 }
 
 }  // namespace coppice
