@@ -27,6 +27,10 @@ class Session {
               std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
               config.sequence_parallel, stream_.device()) {
     grid_.overlap(config.overlap);
+    if (config.overlap && job.size() > 1 && job.is_first() && !job.mpi().can_overlap())
+      fmt::print(stderr,
+                 "collectives do not run under compute, which is slower: this MPI offers no "
+                 "MPI_THREAD_MULTIPLE\n");
     grid_.trace_to(trace);
     if (build::kWithCuda && job.is_first())
       fmt::print(stderr, "computing on {}\n", description_of(device()));

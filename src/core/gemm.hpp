@@ -25,9 +25,8 @@ bool gemm_takes_bias(ConstTensorView bias, ConstTensorView c);
 ///
 /// Shapes    op(a) [M, K]   op(b) [K, N]   c [M, N]; any of M, N, K may be 0
 /// Layout    rows may be apart (a view of some columns)
-/// Dtypes    CPU: all f32 or all f64. CUDA: all bf16, all f32, or bf16 into f32. Accumulation is
-/// the
-///           library's, in f32 (f64)
+/// Dtypes    CPU: all f32 or all f64. CUDA: all bf16, all f32, or bf16 into f32. Accumulation
+///           is the library's, in f32 (f64)
 /// Memory    CUDA: at most 32 MiB of scratch
 /// Effects   overwrites c; with beta = 0 c is not read (NaN in it does not matter)
 /// Errors    ContractError if shapes, dtypes or devices disagree, or a bias is not taken, or (CUDA)

@@ -53,8 +53,9 @@ struct TraceSpan {
 };
 
 /// Units     time is the host's: on a device, ops that only enqueue take no time here
-/// Memory    room for `capacity` events, taken at the start and resident as far as it is used.
-///           Events that begin when it is full are counted and left out
+/// Memory    room for `capacity` events, taken at the start and resident as far as it is used;
+///           background() has as many at most, as they come. Events that begin when it is full are
+///           counted and left out
 /// Repeats   watches and changes nothing: a traced run has the bits of one that is not
 class Trace {
  public:

@@ -5,6 +5,17 @@
 #include "layers/rows.hpp"
 
 namespace coppice {
+namespace {
+
+void matrix_weight_gradient(ExecContext& ctx, Parameter& weight, ConstTensorView x,
+                            ConstTensorView dy) {
+  if (!weight.trainable) return;
+  // dW += dy^T x
+  gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = weight.grad_is_unset ? 0.0 : 1.0});
+  weight.grad_is_unset = false;
+}
+
+}  // namespace
 
 void LinearParameters::collect(std::vector<Parameter*>& parameters) {
   parameters.push_back(&weight);
@@ -28,37 +39,15 @@ void matrix_forward(ExecContext& ctx, const Parameter& weight, ConstTensorView x
   gemm(ctx, x, weight.value, y, {.b = Transpose::kYes});
 }
 
-namespace {
-void matrix_weight_gradient(ExecContext& ctx, Parameter& weight, ConstTensorView x,
-                            ConstTensorView dy) {
-  if (!weight.trainable) return;
-  // dW += dy^T x
-  gemm(ctx, dy, x, weight.grad, {.a = Transpose::kYes, .beta = weight.grad_is_unset ? 0.0 : 1.0});
-  weight.grad_is_unset = false;
-}
-}  // namespace
-
 void matrix_backward(ExecContext& ctx, Parameter& weight, ConstTensorView x, ConstTensorView dy,
                      std::optional<TensorView> dx) {
   matrix_weight_gradient(ctx, weight, x, dy);
   if (dx) gemm(ctx, dy, weight.value, *dx);  // last, because dx may be x
 }
 
-namespace {
-// The product adds the bias where it can; else y is read and written once more.
-void biased_product(ExecContext& ctx, ConstTensorView x, ConstTensorView weight,
-                    ConstTensorView bias, TensorView y) {
-  if (gemm_takes_bias(bias, y))
-    return gemm(ctx, x, weight, y, {.b = Transpose::kYes, .bias = bias});
-  gemm(ctx, x, weight, y, {.b = Transpose::kYes});
-  add_bias(ctx, bias, y);
-}
-}  // namespace
-
 void linear_forward(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView x,
                     TensorView y) {
-  if (!parameters.bias) return matrix_forward(ctx, parameters.weight, x, y);
-  biased_product(ctx, x, parameters.weight.value, parameters.bias->value, y);
+  linear_forward_features(ctx, parameters, x, y, {0, parameters.weight.rows()});
 }
 
 void linear_forward_features(ExecContext& ctx, const LinearParameters& parameters,
@@ -66,10 +55,15 @@ void linear_forward_features(ExecContext& ctx, const LinearParameters& parameter
   const auto of_features = [&](ConstTensorView all) {
     return all.rows(features.begin, features.count());
   };
-  const ConstTensorView weight = of_features(parameters.weight.value);
+  GemmOptions options{.b = Transpose::kYes};
   const TensorView columns = y.columns(features.begin, features.count());
-  if (!parameters.bias) return gemm(ctx, x, weight, columns, {.b = Transpose::kYes});
-  biased_product(ctx, x, weight, of_features(parameters.bias->value), columns);
+  if (!parameters.bias) return gemm(ctx, x, of_features(parameters.weight.value), columns, options);
+  // The product adds the bias where it can; else y is read and written once more.
+  const ConstTensorView bias = of_features(parameters.bias->value);
+  const bool in_product = gemm_takes_bias(bias, columns);
+  if (in_product) options.bias = bias;
+  gemm(ctx, x, of_features(parameters.weight.value), columns, options);
+  if (!in_product) add_bias(ctx, bias, columns);
 }
 
 void linear_input_gradient(ExecContext& ctx, const LinearParameters& parameters, ConstTensorView dy,

@@ -27,8 +27,7 @@ struct RankSizes;
 
 /// Shapes    T rows, n head rows (distinct rows with an edge), N hidden_size, V vocab_size; under
 ///           sequence parallelism T_r and n_r are this tensor-parallel rank's share, else all
-/// Dtypes    f32, or f64 in an F64 run; on CUDA bf16, with f32 for statistics, gradients and
-/// masters;
+/// Dtypes    f32, or f64 in an F64 run; on CUDA bf16, with f32 statistics, gradients and masters;
 ///           log-probs, entropies and coefficients always double
 /// Parallel  all tensor- and context-parallel ranks run every pass together; the context-parallel
 ///           ranks' gradients are parts of a sum, as are those of data-parallel ranks

@@ -6,42 +6,42 @@
 namespace coppice {
 namespace {
 
-void sum(ExecContext& ctx, Communicator& comm, TensorView data) {
-  if (comm.size() > 1 && data.numel() > 0) comm.all_reduce(ctx.stream, data, ReduceOp::kSum);
+// What is left of a step's parameters once the first were told one run after the other.
+std::span<Parameter* const> untold(std::span<Parameter* const> parameters,
+                                   std::vector<const Parameter*>& told) {
+  COPPICE_CHECK(
+      told.size() <= parameters.size() && std::equal(told.begin(), told.end(), parameters.begin()),
+      "{} parameters begun with are not the first of {}", told.size(), parameters.size());
+  return parameters.subspan(std::exchange(told, {}).size());
+}
+
+void finish(ExecContext& ctx, std::vector<Pending>& pending) {
+  for (Pending& one : std::exchange(pending, {})) one.finish(ctx.stream);
 }
 
 }  // namespace
 
 RowShare GradientReducer::updated() const { return shards() ? spoken_for() : RowShare{}; }
 
-// Whether a sum over tensor ranks comes before that over the replicas.
-bool GradientReducer::has_tensor_sums(const Parameter& parameter) const {
-  return std::any_of(parameter.parts.begin(), parameter.parts.end(), [&](const auto& part) {
-    switch (part.reduction) {
-      case ReductionGroup::kNone:
-        return false;
-      case ReductionGroup::kTensor:
-        return grid_.tensor().size() > 1;
-      case ReductionGroup::kSharedKeyValueHead:
-        return grid_.shared_key_value().size() > 1;
-    }
-    return false;
-  });
+// Whose sum comes before that over the replicas; null where there is none.
+Communicator* GradientReducer::tensor_ranks_of(const ParameterPart& part) {
+  Communicator* ranks = nullptr;
+  switch (part.reduction) {
+    case ReductionGroup::kNone:
+      break;
+    case ReductionGroup::kTensor:
+      ranks = &grid_.tensor();
+      break;
+    case ReductionGroup::kSharedKeyValueHead:
+      ranks = &grid_.shared_key_value();
+      break;
+  }
+  return ranks != nullptr && ranks->size() > 1 ? ranks : nullptr;
 }
 
-void GradientReducer::sum_over_tensor(ExecContext& ctx, Parameter& parameter) {
-  for (const ParameterPart& part : parameter.parts) {
-    switch (part.reduction) {
-      case ReductionGroup::kNone:
-        break;
-      case ReductionGroup::kTensor:
-        sum(ctx, grid_.tensor(), rows_of(part, parameter.grad));
-        break;
-      case ReductionGroup::kSharedKeyValueHead:
-        sum(ctx, grid_.shared_key_value(), rows_of(part, parameter.grad));
-        break;
-    }
-  }
+bool GradientReducer::has_tensor_sums(const Parameter& parameter) {
+  return std::ranges::any_of(parameter.parts,
+                             [&](const auto& part) { return tensor_ranks_of(part) != nullptr; });
 }
 
 Pending GradientReducer::start_sum(ExecContext& ctx, Parameter& parameter) {
@@ -58,7 +58,7 @@ Pending GradientReducer::start_sum(ExecContext& ctx, Parameter& parameter) {
 }
 
 void GradientReducer::start(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  told_ += parameters.size();
+  summed_.insert(summed_.end(), parameters.begin(), parameters.end());
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable || has_tensor_sums(*parameter)) continue;
     COPPICE_CHECK(!parameter->grad_is_unset, "a sum of {}'s gradient, which is not set",
@@ -68,20 +68,22 @@ void GradientReducer::start(ExecContext& ctx, std::span<Parameter* const> parame
 }
 
 void GradientReducer::complete(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  COPPICE_CHECK(told_ <= parameters.size(), "{} parameters told before, {} in all", told_,
-                parameters.size());
-  start(ctx, parameters.subspan(told_));
-  told_ = 0;
+  start(ctx, untold(parameters, summed_));
+  summed_.clear();
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable || !has_tensor_sums(*parameter)) continue;
-    sum_over_tensor(ctx, *parameter);
+    for (const ParameterPart& part : parameter->parts) {
+      const TensorView grad = rows_of(part, parameter->grad);
+      Communicator* ranks = tensor_ranks_of(part);
+      if (ranks != nullptr && grad.numel() > 0) ranks->all_reduce(ctx.stream, grad, ReduceOp::kSum);
+    }
     sums_.push_back(start_sum(ctx, *parameter));
   }
-  for (Pending& pending : std::exchange(sums_, {})) pending.finish(ctx.stream);
+  finish(ctx, sums_);
 }
 
 void GradientReducer::start_gather(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  gather_told_ += parameters.size();
+  gathered_.insert(gathered_.end(), parameters.begin(), parameters.end());
   if (!shards()) return;
   for (Parameter* parameter : parameters) {
     if (!parameter->trainable) continue;
@@ -94,11 +96,9 @@ void GradientReducer::start_gather(ExecContext& ctx, std::span<Parameter* const>
 }
 
 void GradientReducer::gather_values(ExecContext& ctx, std::span<Parameter* const> parameters) {
-  COPPICE_CHECK(gather_told_ <= parameters.size(), "{} parameters told before, {} in all",
-                gather_told_, parameters.size());
-  start_gather(ctx, parameters.subspan(gather_told_));
-  gather_told_ = 0;
-  for (Pending& pending : std::exchange(gathers_, {})) pending.finish(ctx.stream);
+  start_gather(ctx, untold(parameters, gathered_));
+  gathered_.clear();
+  finish(ctx, gathers_);
 }
 
 }  // namespace coppice

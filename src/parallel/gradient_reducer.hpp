@@ -19,9 +19,8 @@ enum class Zero {
 /// Parallel  collective over the grid; one pass over the parameters in their order, the same on all
 ///           ranks. Frozen parameters take no part
 /// Memory    none: shares of a gradient are summed where they lie
-/// Effects   sums and gathers over the replicas come in the order of the parameters, those with
-/// sums
-///           over tensor ranks behind the others
+/// Effects   over the replicas the parameters come in their order, but those with sums over tensor
+///           ranks behind the others
 /// Repeats   bitwise on the same grid
 /// Source    Rajbhandari et al., ZeRO, arXiv:1910.02054, stage 1
 /// Oracle    tests/ranks/gradient_reducer_test.cpp
@@ -48,15 +47,15 @@ class GradientReducer {
   void start_gather(ExecContext& ctx, std::span<Parameter* const> parameters);
 
  private:
-  void sum_over_tensor(ExecContext& ctx, Parameter& parameter);
-  bool has_tensor_sums(const Parameter& parameter) const;
+  Communicator* tensor_ranks_of(const ParameterPart& part);
+  bool has_tensor_sums(const Parameter& parameter);
   Pending start_sum(ExecContext& ctx, Parameter& parameter);
   bool shards() const { return zero_ == Zero::kOptimizer && grid_.replicas().size() > 1; }
 
   ProcessGrid& grid_;
   Zero zero_;
-  std::vector<Pending> sums_, gathers_;     // under way
-  std::size_t told_ = 0, gather_told_ = 0;  // parameters of this step that start() was told
+  std::vector<Pending> sums_, gathers_;              // under way
+  std::vector<const Parameter*> summed_, gathered_;  // of these, in this step
 };
 
 }  // namespace coppice

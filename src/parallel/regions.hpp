@@ -46,8 +46,8 @@ class Crossing {
 /// A whole tensor enters linears that are split by columns: forward does nothing, backward sums
 /// what the ranks' columns sent back.
 ///
-/// Dtypes    partial: partial_dtype() of dx, contiguous; it may be dx itself, else it is
-/// overwritten
+/// Dtypes    partial: partial_dtype() of dx, contiguous; it may be dx itself, else its values are
+///           lost
 struct CopyToTensorParallel {
   static void backward(ExecContext& ctx, Communicator& tensor, TensorView partial, TensorView dx);
   static Crossing start_backward(ExecContext& ctx, Communicator& tensor, TensorView partial,

@@ -6,8 +6,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <thread>
-
 #include "end_to_end/tiny_run.hpp"
 #include "launch/host.hpp"
 
@@ -26,17 +24,6 @@ using testing::SizeIs;
 constexpr double kMpirunSeconds = 3, kGraceSeconds = 1;
 
 double bound(double seconds) { return 2 * (seconds + kGraceSeconds + kMpirunSeconds); }
-
-// False once the process has ended; mpirun may end a moment before what it has killed.
-bool stays_alive(pid_t pid) {
-  for (int i = 0; i < 100; ++i) {
-    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-    const std::string text((std::istreambuf_iterator<char>(stat)), {});
-    if (text.empty() || text.substr(text.rfind(')') + 2, 1) == "Z") return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
-}
 
 class Failure : public TinyRun {
  protected:

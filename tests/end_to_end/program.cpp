@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 namespace coppice::test {
@@ -107,6 +109,16 @@ RunningProgram::~RunningProgram() {
     send(SIGKILL);
     wait();
   }
+}
+
+bool stays_alive(pid_t pid) {
+  for (int i = 0; i < 250; ++i) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    const std::string text((std::istreambuf_iterator<char>(stat)), {});
+    if (text.empty() || text.substr(text.rfind(')') + 2, 1) == "Z") return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
 }
 
 void RunningProgram::send(int signal) const { kill(pid_, signal); }

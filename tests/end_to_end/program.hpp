@@ -69,6 +69,10 @@ class RunningProgram {
   bool ended_ = false;
 };
 
+/// False once the process has ended, reaped or not (its parent may be gone, and init slow); waits
+/// for that a little: mpirun may end a moment before what it has killed.
+bool stays_alive(pid_t pid);
+
 /// The same to the end.
 Outcome run_program(const std::vector<std::string>& arguments, const std::string& directory = ".",
                     int ranks = 0);

@@ -1,7 +1,12 @@
 #include "rl/naive_step.hpp"
 
+#include <gtest/gtest.h>
+
+#include <cmath>
+
 #include "core/convert.hpp"
 #include "reference/naive_attention.hpp"
+#include "reference/naive_training.hpp"
 
 namespace coppice::test {
 namespace {
@@ -100,8 +105,6 @@ struct NaiveLoss {
   }
 };
 
-}  // namespace
-
 std::vector<Group> two_groups(int draw) {
   std::vector<Group> groups;
   const std::vector<std::vector<std::int64_t>> lengths{{17, 13, 16, 1}, {5, 7, 0, 4}};
@@ -156,6 +159,17 @@ void record(const NaiveTraining& model, std::vector<Group>& groups) {
   }
 }
 
+double of_whole(const Gradients& a, const Gradients& exact) {
+  std::vector<double> all_a, all_exact;
+  for (const auto& [name, gradient] : exact) {
+    all_a.insert(all_a.end(), a.at(name).begin(), a.at(name).end());
+    all_exact.insert(all_exact.end(), gradient.begin(), gradient.end());
+  }
+  return relative_difference(all_a, all_exact);
+}
+
+}  // namespace
+
 TrainerConfig step_config(Sharing sharing) {
   TrainerConfig config = tiny_trainer_config();
   config.loss.kl_coef = kKl;
@@ -164,13 +178,30 @@ TrainerConfig step_config(Sharing sharing) {
   return config;
 }
 
-double of_whole(const Gradients& a, const Gradients& exact) {
-  std::vector<double> all_a, all_exact;
-  for (const auto& [name, gradient] : exact) {
-    all_a.insert(all_a.end(), a.at(name).begin(), a.at(name).end());
-    all_exact.insert(all_exact.end(), gradient.begin(), gradient.end());
-  }
-  return relative_difference(all_a, all_exact);
+std::vector<Group> recorded_groups(const TinyCase& tiny, int draw) {
+  TinyModel weights(config_of(tiny), DType::kF64);
+  std::vector<Group> groups = two_groups(draw);
+  record({config_of(tiny), weights.weights(), exact}, groups);
+  return groups;
+}
+
+void StepErrors::add(const TinyCase& tiny, int draw, bool grouped, const NaiveStep& trained) {
+  TinyModel weights(config_of(tiny), DType::kF64);
+  NaiveTraining naive{config_of(tiny), weights.weights(), exact};
+  const std::vector<Group> groups = recorded_groups(tiny, draw);
+  const NaiveStep right = naive_step(naive, groups, grouped);
+  naive.stored = in_bf16;
+  const NaiveStep plain = naive_step(naive, groups, grouped);
+  const double plain_error = of_whole(plain.gradients, right.gradients);
+  EXPECT_LE(of_whole(trained.gradients, right.gradients), 2 * plain_error)
+      << tiny.name() << ", batch " << draw;
+  EXPECT_LT(plain_error, 0.1) << "too ill conditioned to show anything";
+  squares_ += std::pow(trained.loss - right.loss, 2);
+  plain_squares_ += std::pow(plain.loss - right.loss, 2);
+}
+
+void StepErrors::expect_right_losses() const {
+  EXPECT_LE(std::sqrt(squares_), 2 * std::sqrt(plain_squares_));
 }
 
 }  // namespace coppice::test
