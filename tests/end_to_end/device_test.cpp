@@ -100,6 +100,7 @@ TEST_F(ProgramOnCuda, ScoresGroupedAndRepeatedAsTheCpuDoes) {
   EXPECT_NE(scores("grouped.jsonl"), expected);
 }
 
+// Seen red: a model file whose weights reach the masters and not the model's values.
 TEST_F(ProgramOnCuda, TrainsGroupedAndRepeatedAndReportsWhatItRan) {
   const auto outcome = train({"run_dir=grouped"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -141,6 +142,7 @@ TEST_F(ProgramOnCuda, TwoRunsAndEveryRecomputationAreBitIdentical) {
   }
 }
 
+// Seen red: a resume that does not round the masters it read into the model's values.
 TEST_F(ProgramOnCuda, ARunThatIsKilledGoesOnBitForBit) {
   const std::vector<std::string> set = {"limits.max_steps=3", "checkpoint.every_steps=1",
                                         "loss.updates_per_batch=2"};
@@ -165,6 +167,7 @@ TEST_F(ProgramOnCuda, ARunThatIsKilledGoesOnBitForBit) {
     EXPECT_EQ(without_times(resumed[i]), without_times(straight[i]));
 }
 
+// Seen red: a memory plan without the master weights.
 TEST_F(ProgramOnCuda, PlansTheVeryFiguresThatTheRunThenCounts) {
   for (const std::vector<std::string>& set :
        {std::vector<std::string>{"run_dir=grouped"},
