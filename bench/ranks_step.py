@@ -60,7 +60,8 @@ def main():
     parser.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--only", action="append", metavar="GRID",
+                        help="context, data, tensor or 'tensor, rows whole'; beside one rank")
     options = parser.parse_args()
     n = options.ranks
     sides = {"one rank": (1, n, {}),
@@ -68,7 +69,13 @@ def main():
              "tensor, rows whole": (n, 1, {"tensor": n, "sequence_parallel": "false"}),
              "context": (n, 1, {"context": n}),
              "data": (n, 1, {"data": n})}
+    unknown = set(options.only or []) - set(list(sides)[1:])
+    if unknown:
+        parser.error(f"no grid {', '.join(sorted(unknown))}. There are {'; '.join(list(sides)[1:])}")
     for name in list(sides)[1:]:
+        if options.only and name not in options.only:
+            del sides[name]
+            continue
         ranks, threads, grid = sides[name]
         sides[name + ", no overlap"] = (ranks, threads, grid | {"overlap": "false"})
     found = {name: [] for name in sides}
