@@ -13,6 +13,7 @@
 #include "launch/run_data.hpp"
 #include "launch/run_directory.hpp"
 #include "launch/session.hpp"
+#include "launch/tensorboard_file.hpp"
 #include "launch/trace_file.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/trainer.hpp"
@@ -177,10 +178,12 @@ bool train_from(CheckpointSearch& search, const Options& options, RunConfig& con
     model = allocate_model(file, session, config.precision, WithGradients::kYes);
   else
     model = load_model(file, session, config.precision, WithGradients::kYes);
-  std::optional<Progress> progress;  // rank 0's
+  std::optional<Progress> progress;       // rank 0's
+  std::optional<TensorboardFile> events;  // rank 0's
   Trainer trainer(session.ctx(), *model, input.data.source, trainer_config, session.grid(),
                   {.step_done =
                        [&](const StepMetrics& metrics) {
+                         if (events) events->write(to_json(metrics));
                          if (progress) progress->update(metrics.step, summary(metrics));
                        },
                    .checkpoint_saved = {}});
@@ -192,9 +195,11 @@ bool train_from(CheckpointSearch& search, const Options& options, RunConfig& con
       return false;
     }
   }
+  if (job.is_first()) events.emplace(run_dir, trainer.steps(), job.mpi().host());
   const std::int64_t steps = trainer.planned_steps().value_or(0);
   if (trainer.steps() >= steps) {
     trainer.settle_metrics();
+    if (events) events->settle();
     const std::int64_t limit = trainer_config.limits.max_steps;
     if (job.is_first())
       fmt::print("{} is finished: {} steps are done.{}\n", run_dir.string(), trainer.steps(),
@@ -257,8 +262,9 @@ void add_train_command(Commands& commands) {
           "Every field of a run config, with units and defaults: configs/run_config.proto.\n"
           "Writes into run_dir: config.textproto (the resolved config), metrics.jsonl (one object "
           "per step),\n"
-          "checkpoints/step_*.h5. The same command again goes on from the newest whole "
-          "checkpoint.\n"
+          "events.out.tfevents.* (the same for TensorBoard), checkpoints/step_*.h5. The same "
+          "command again\ngoes on from the newest whole checkpoint. coppice report draws run_dir "
+          "as a page.\n"
           "The first SIGINT, SIGTERM or SIGUSR1 (on any rank) finishes the step, saves and ends "
           "with status 0;\na second one ends at once.\n"
           "What a trace holds: docs/trace.md.");

@@ -114,11 +114,12 @@ TEST_F(Train, TwoRunsAreBitIdentical) {
   expect_equal_bits(checkpoint("a", 4), checkpoint("b", 4));
 }
 
-TEST_F(Train, LeavesResolvedConfigMetricsAndCheckpointsOnly) {
+TEST_F(Train, LeavesResolvedConfigMetricsEventsAndCheckpointsOnly) {
   ASSERT_EQ(train({"checkpoint.every_steps=1"}).status, 0);
   EXPECT_THAT(files_below(dir_ / "run"),
               ElementsAre("checkpoints", "checkpoints/step_00000003.h5",
-                          "checkpoints/step_00000004.h5", "config.textproto", "metrics.jsonl"));
+                          "checkpoints/step_00000004.h5", "config.textproto",
+                          testing::StartsWith("events.out.tfevents."), "metrics.jsonl"));
   EXPECT_THAT(read_file(dir_ / "run/config.textproto"), HasSubstr("max_steps: 4"));
 }
 
