@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "launch/device_choice.hpp"
+#include "launch/plan_cluster.hpp"
 #include "launch/run_plan.hpp"
 #include "model/flops.hpp"
 
@@ -16,6 +18,8 @@ namespace {
 struct Options {
   std::string config;
   std::vector<std::string> set;
+  std::string cluster;
+  std::int64_t ranks = 0;
   bool json = false;
 };
 
@@ -174,15 +178,46 @@ void print_text(const RunConfig& config, const RunData& data, const RunPlan& pla
              plan.predicted_speedup);
 }
 
+// Both files are read whatever is wrong with one. The config becomes that of a run on the cluster.
+RunConfig read(const Options& options, const Job& job, std::optional<ClusterProfile>& cluster) {
+  Problems problems;
+  std::optional<RunConfig> config;
+  const auto collect = [&](const auto& load) {
+    try {
+      load();
+    } catch (const InputError& error) {
+      problems.add_all(error.problems());
+    }
+  };
+  collect([&] {
+    config = load_run_config(options.config, options.set, RunConfigUse::kPlan, size_of(job));
+  });
+  if (!options.cluster.empty()) collect([&] { cluster = load_cluster(options.cluster); });
+  if (options.cluster.empty() && options.ranks != 0)
+    problems.add("--ranks {}: says what --cluster searches. Give --cluster too.", options.ranks);
+  if (config && cluster && config->precision == DType::kF64)
+    problems.add("numerics.precision = F64: the rates of \"{}\" are not those of f64. Use {}.",
+                 cluster->name, cluster->kind == DeviceKind::kCpu ? "F32" : "BF16");
+  problems.throw_if_any<ConfigError>();
+  if (cluster) move_to(*cluster, *config);
+  return *std::move(config);
+}
+
 void plan(const Options& options, Job& job) {
-  const RunConfig config =
-      load_run_config(options.config, options.set, RunConfigUse::kPlan, size_of(job));
+  std::optional<ClusterProfile> cluster;
+  const RunConfig config = read(options, job, cluster);
   RunData data = open_run_data(config, job);
+  std::optional<ClusterPlan> on_cluster;
+  if (cluster) on_cluster = plan_on_cluster(*cluster, options.ranks, config, data);
   const RunPlan plan = plan_run(config, data);
-  if (options.json)
-    fmt::print("{}\n", json_of(config, data, plan).dump(2));
-  else
-    print_text(config, data, plan);
+  if (options.json) {
+    Json json = json_of(config, data, plan);
+    if (on_cluster) json["cluster"] = json_of(*on_cluster, plan.memory.total());
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  print_text(config, data, plan);
+  if (on_cluster) print_text(*on_cluster, plan.memory.total());
 }
 
 }  // namespace
@@ -197,31 +232,44 @@ void add_plan_command(Commands& commands) {
       .option("--config", options->config, "run config (.textproto)", Need::kRequired)
       .list("--set", options->set,
             "FIELD=VALUE, as if given at the end of the config; may be given several times")
+      .option("--cluster", options->cluster,
+              "cluster (.textproto, as in configs/clusters/) to predict the first step's time on, "
+              "and every grid's; the run's device and precision are then the cluster's")
+      .option("--ranks", options->ranks,
+              "ranks whose grids --cluster compares (default: all of the cluster)")
       .flag("--json", options->json, "print one JSON object instead of text")
       .footer(
-          "Keys of --json:\n"
-          "  grid               tensor, context, data: ranks of each axis\n"
-          "  device             cpu, cuda or cuda (emulated)\n"
-          "  precision          f32, f64 or bf16\n"
-          "  threads_per_rank\n"
-          "  parameters         elements of all weights\n"
-          "  file_groups        groups in the rollouts file\n"
-          "  total              over the run: steps and the keys of a step but `step`\n"
-          "  predicted_speedup  FLOPs with every prompt repeated over those of the plan\n"
-          "  memory             bytes at the peak of the fullest rank, by name\n"
-          "  peak_memory_bytes  their sum\n"
-          "  steps              one object per step: step, groups, responses, loss_tokens,\n"
-          "                     microbatches, rows, logical_rows, alignment_rows, visible_pairs,\n"
-          "                     edge_rows, executed_flops, fallbacks, sharing,\n"
-          "                     communication_bytes, as in metrics.jsonl (fallbacks: of this step\n"
-          "                     alone), and\n"
-          "    imbalance        predicted time of the slowest rank over the mean\n"
-          "    ranks            one object per data and context rank: data, context, rows,\n"
-          "                     visible_pairs, edge_rows, alignment_rows (tensor ranks run the\n"
-          "                     same rows); empty where the step is skipped\n"
-          "    communication    by axis (tensor, context, replicas, shared_key_value, world) and\n"
-          "                     collective (all_reduce, all_gather, reduce_scatter): calls of a\n"
-          "                     rank, the most over ranks, and bytes, the payload of all ranks");
+          std::string(
+              "Keys of --json:\n"
+              "  grid               tensor, context, data: ranks of each axis\n"
+              "  device             cpu, cuda or cuda (emulated)\n"
+              "  precision          f32, f64 or bf16\n"
+              "  threads_per_rank\n"
+              "  parameters         elements of all weights\n"
+              "  file_groups        groups in the rollouts file\n"
+              "  total              over the run: steps and the keys of a step but `step`\n"
+              "  predicted_speedup  FLOPs with every prompt repeated over those of the plan\n"
+              "  memory             bytes at the peak of the fullest rank, by name\n"
+              "  peak_memory_bytes  their sum\n"
+              "  steps              one object per step: step, groups, responses, loss_tokens,\n"
+              "                     microbatches, rows, logical_rows, alignment_rows, "
+              "visible_pairs,\n"
+              "                     edge_rows, executed_flops, fallbacks, sharing,\n"
+              "                     communication_bytes, as in metrics.jsonl (fallbacks: of this "
+              "step\n"
+              "                     alone), and\n"
+              "    imbalance        predicted time of the slowest rank over the mean\n"
+              "    ranks            one object per data and context rank: data, context, rows,\n"
+              "                     visible_pairs, edge_rows, alignment_rows (tensor ranks run "
+              "the\n"
+              "                     same rows); empty where the step is skipped\n"
+              "    communication    by axis (tensor, context, replicas, shared_key_value, world) "
+              "and\n"
+              "                     collective (all_reduce, all_gather, reduce_scatter): calls of "
+              "a\n"
+              "                     rank, the most over ranks, and bytes, the payload of all "
+              "ranks\n") +
+          cluster_keys_help());
 }
 
 }  // namespace coppice
