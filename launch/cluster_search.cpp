@@ -1,6 +1,7 @@
 #include "launch/cluster_search.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "launch/grid_check.hpp"
 
@@ -8,8 +9,8 @@ namespace coppice {
 namespace {
 
 GridChoice chosen(const RunConfig& config, const ModelConfig& model, const StepBatch& batch,
-                  const ClusterProfile& cluster) {
-  const ClusterStep step(config, model, batch);
+                  const StepPlan& plan, const ClusterProfile& cluster) {
+  const ClusterStep step(config, model, batch, plan);
   GridChoice choice{.grid = config.grid};
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
     choice.recompute = recompute;
@@ -30,6 +31,7 @@ std::vector<GridChoice> search_grids(const RunConfig& config, const ModelConfig&
   const bool shards_rows =
       config.grid.tensor == 1 || config.sequence_parallel == SequenceParallel::kYes;
   std::vector<GridChoice> choices;
+  std::map<int, StepPlan> plans;  // by data ranks
   for (const std::int64_t tensor : tensor_sizes(model)) {
     if (ranks % tensor != 0) continue;
     const std::int64_t others = ranks / tensor;
@@ -40,7 +42,9 @@ std::vector<GridChoice> search_grids(const RunConfig& config, const ModelConfig&
                       .data = static_cast<int>(others / context)};
       on_grid.sequence_parallel =
           shards_rows && tensor > 1 ? SequenceParallel::kYes : SequenceParallel::kNo;
-      choices.push_back(chosen(on_grid, model, batch, cluster));
+      const int data = on_grid.grid.data;
+      if (plans.count(data) == 0) plans.emplace(data, ClusterStep::plan(on_grid, model, batch));
+      choices.push_back(chosen(on_grid, model, batch, plans.at(data), cluster));
     }
   }
   std::stable_sort(choices.begin(), choices.end(), [](const GridChoice& a, const GridChoice& b) {

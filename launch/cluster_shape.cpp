@@ -1,10 +1,8 @@
 #include "launch/cluster_shape.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "rl/scorer.hpp"
-#include "rl/step_plan.hpp"
 #include "rl/token_figures.hpp"
 
 namespace coppice {
@@ -41,32 +39,40 @@ std::vector<const Microbatch*> representatives(const MicrobatchPlan& plan, const
 
 }  // namespace
 
-ClusterStep::ClusterStep(const RunConfig& config, const ModelConfig& model, const StepBatch& batch)
+StepPlan ClusterStep::plan(const RunConfig& config, const ModelConfig& model,
+                           const StepBatch& batch) {
+  // How rows fall on context ranks matters for the representatives only.
+  return plan_step(batch.groups(), config.trainer.batching, EdgeTokens::kInLoss,
+                   packing_cost(model), config.grid.data);
+}
+
+ClusterStep::ClusterStep(const RunConfig& config, const ModelConfig& model, const StepBatch& batch,
+                         const StepPlan& plan)
     : config_(config),
       model_(model),
       loss_tokens_(batch.totals().tokens),
       scores_old_(batch.needs_old_logprobs()) {
-  if (loss_tokens_ > 0) pack_representatives(batch);
+  if (loss_tokens_ > 0) pack_representatives(batch, plan);
 }
 
-void ClusterStep::pack_representatives(const StepBatch& batch) {
+void ClusterStep::pack_representatives(const StepBatch& batch, const StepPlan& plan) {
   const PackingCost cost = packing_cost(model_);
   const GridSizes& grid = config_.grid;
   const bool sharded = config_.sequence_parallel == SequenceParallel::kYes;
   RowPlace place{.cp_size = grid.context,
                  .row_multiple = sharded ? grid.tensor : 1,
                  .costs = row_costs(model_)};
-  // How rows fall on context ranks matters for the representatives only.
-  const StepPlan plan =
-      plan_step(batch.groups(), config_.trainer.batching, EdgeTokens::kInLoss, cost, grid.data);
   executed_flops_ = executed_flops(model_, plan.work);
   microbatches_ = plan.microbatches();
   const auto slowest = std::max_element(plan.ranks.begin(), plan.ranks.end(),
                                         [&](const MicrobatchPlan& a, const MicrobatchPlan& b) {
                                           return cost(a.work) < cost(b.work);
                                         });
+  // Dealing rows to very many context ranks takes long: then fewer stand for more.
+  const std::size_t most = std::clamp<std::size_t>(
+      16 * kMostPacked / static_cast<std::size_t>(grid.context), 1, kMostPacked);
   double count = 1;
-  for (const Microbatch* microbatch : representatives(*slowest, cost, kMostPacked, count)) {
+  for (const Microbatch* microbatch : representatives(*slowest, cost, most, count)) {
     if (grid.context > 1) {
       const RowPartition partition(forest_of(batch.groups(), *microbatch), grid.context,
                                    place.costs);
@@ -95,7 +101,8 @@ StepShape ClusterStep::shape(Recompute recompute) const {
     shape.microbatches.back().traffic = communication.of_microbatch(packed.batch, 0);
   }
   if (!packed_.empty())
-    shape.update_traffic = communication.of_update(TokenFigures::gather_bytes(loss_tokens_), 0);
+    shape.update_traffic =
+        communication.of_update(TokenFigures::gather_bytes(loss_tokens_), last_replica());
   return shape;
 }
 
@@ -107,8 +114,8 @@ MemoryPlan ClusterStep::memory(Recompute recompute) const {
                          .sequence_parallel = config_.sequence_parallel,
                          .moment_shards = shares ? config_.grid.context * config_.grid.data : 1});
   for (const Packed& packed : packed_) {
-    planner.add(packed.batch);
-    if (scores_old_) planner.add_scoring(packed.batch);
+    planner.add(packed.batch, shares ? last_replica() : 0);
+    if (scores_old_) planner.add_scoring(packed.batch, shares ? last_replica() : 0);
   }
   return planner.plan();
 }

@@ -3,13 +3,13 @@
 // Ranks are not all packed: the data rank that costs most stands for the others, in each of its
 // micro-batches the context rank that costs most, and of many micro-batches some stand for the
 // rest. So a step on thousands of ranks is shaped in a fraction of a second.
-#include <memory>
 #include <vector>
 
 #include "launch/cluster_model.hpp"
 #include "launch/run_config.hpp"
 #include "model/memory_plan.hpp"
 #include "rl/step_batch.hpp"
+#include "rl/step_plan.hpp"
 
 namespace coppice {
 
@@ -23,7 +23,12 @@ class ClusterStep {
   static constexpr std::size_t kMostPacked = 16;
 
   /// Of config, its grid, device, precision and threads are what counts here; all outlive this.
-  ClusterStep(const RunConfig& config, const ModelConfig& model, const StepBatch& batch);
+  ClusterStep(const RunConfig& config, const ModelConfig& model, const StepBatch& batch)
+      : ClusterStep(config, model, batch, plan(config, model, batch)) {}
+  /// With a plan made before: it depends on batching and the number of data ranks only.
+  ClusterStep(const RunConfig& config, const ModelConfig& model, const StepBatch& batch,
+              const StepPlan& plan);
+  static StepPlan plan(const RunConfig& config, const ModelConfig& model, const StepBatch& batch);
 
   StepShape shape(Recompute recompute) const;
   /// Of the ranks that stand for the others.
@@ -35,7 +40,9 @@ class ClusterStep {
     PackedBatch batch;
     double count;
   };
-  void pack_representatives(const StepBatch& batch);
+  /// No replica's share of the optimizer's state has more rows.
+  int last_replica() const { return config_.grid.context * config_.grid.data - 1; }
+  void pack_representatives(const StepBatch& batch, const StepPlan& plan);
 
   const RunConfig& config_;
   const ModelConfig& model_;

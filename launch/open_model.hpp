@@ -13,9 +13,10 @@
 
 namespace coppice {
 
-/// Open files and the config of the model in them; no weights are read yet.
+/// Open files and the config of the model in them; no weights are read yet. Without files
+/// (std::monostate) it is a shape that can only be planned.
 struct ModelFile {
-  std::variant<CheckpointReader, HfModel> source;
+  std::variant<CheckpointReader, HfModel, std::monostate> source;
   ModelConfig config;
 
   /// Nothing where it is the other.

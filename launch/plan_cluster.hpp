@@ -13,7 +13,7 @@ namespace coppice {
 struct ClusterPlan {
   ClusterProfile cluster;
   std::int64_t ranks = 1;       ///< that the search is over
-  StepPrediction prediction{};    ///< of the config's own grid
+  StepPrediction prediction{};  ///< of the config's own grid
   double repeated_seconds = 0;  ///< the same with every prompt repeated
   std::vector<GridChoice> grids{};
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "checkpoint/small_file.hpp"
 #include "launch/device_choice.hpp"
 #include "launch/plan_cluster.hpp"
 #include "launch/run_plan.hpp"
@@ -18,7 +19,7 @@ namespace {
 struct Options {
   std::string config;
   std::vector<std::string> set;
-  std::string cluster;
+  std::string hf_config, cluster;
   std::int64_t ranks = 0;
   bool json = false;
 };
@@ -178,10 +179,18 @@ void print_text(const RunConfig& config, const RunData& data, const RunPlan& pla
              plan.predicted_speedup);
 }
 
-// Both files are read whatever is wrong with one. The config becomes that of a run on the cluster.
-RunConfig read(const Options& options, const Job& job, std::optional<ClusterProfile>& cluster) {
+// What plan is told, once all of it has been read.
+struct Told {
+  std::optional<ClusterProfile> cluster;
+  std::optional<ModelConfig> shape;
+  std::optional<RunConfig> config;  // of a run on the cluster, where there is one
+};
+
+// Every file is read whatever is wrong with another.
+Told read(const Options& options, const Job& job) {
+  Told told;
+  auto& [cluster, shape, config] = told;
   Problems problems;
-  std::optional<RunConfig> config;
   const auto collect = [&](const auto& load) {
     try {
       load();
@@ -189,9 +198,14 @@ RunConfig read(const Options& options, const Job& job, std::optional<ClusterProf
       problems.add_all(error.problems());
     }
   };
-  collect([&] {
-    config = load_run_config(options.config, options.set, RunConfigUse::kPlan, size_of(job));
-  });
+  std::vector<std::string> set = options.set;
+  if (!options.hf_config.empty())
+    collect([&] {
+      shape = ModelConfig::parse(read_small_file(options.hf_config), options.hf_config);
+      set.insert(set.end(), {"model.hf=", "model.checkpoint=" + options.hf_config});
+    });
+  collect(
+      [&] { config = load_run_config(options.config, set, RunConfigUse::kPlan, size_of(job)); });
   if (!options.cluster.empty()) collect([&] { cluster = load_cluster(options.cluster); });
   if (options.cluster.empty() && options.ranks != 0)
     problems.add("--ranks {}: says what --cluster searches. Give --cluster too.", options.ranks);
@@ -200,13 +214,14 @@ RunConfig read(const Options& options, const Job& job, std::optional<ClusterProf
                  cluster->name, cluster->kind == DeviceKind::kCpu ? "F32" : "BF16");
   problems.throw_if_any<ConfigError>();
   if (cluster) move_to(*cluster, *config);
-  return *std::move(config);
+  return told;
 }
 
 void plan(const Options& options, Job& job) {
-  std::optional<ClusterProfile> cluster;
-  const RunConfig config = read(options, job, cluster);
-  RunData data = open_run_data(config, job);
+  Told told = read(options, job);
+  const auto& cluster = told.cluster;
+  const RunConfig& config = *told.config;
+  RunData data = open_run_data(config, job, {}, std::move(told.shape));
   std::optional<ClusterPlan> on_cluster;
   if (cluster) on_cluster = plan_on_cluster(*cluster, options.ranks, config, data);
   const RunPlan plan = plan_run(config, data);
@@ -232,6 +247,9 @@ void add_plan_command(Commands& commands) {
       .option("--config", options->config, "run config (.textproto)", Need::kRequired)
       .list("--set", options->set,
             "FIELD=VALUE, as if given at the end of the config; may be given several times")
+      .option("--hf-config", options->hf_config,
+              "a Hugging Face config.json whose shapes are planned in place of the run's model, "
+              "which then need not be there")
       .option("--cluster", options->cluster,
               "cluster (.textproto, as in configs/clusters/) to predict the first step's time on, "
               "and every grid's; the run's device and precision are then the cluster's")

@@ -6,11 +6,13 @@
 namespace coppice {
 
 RunData open_run_data(const RunConfig& config, const Job& job,
-                      std::optional<CheckpointReader> resumed) {
+                      std::optional<CheckpointReader> resumed, std::optional<ModelConfig> shape) {
   Problems problems;
   std::optional<ModelFile> file;
   try {
-    if (resumed)
+    if (shape)
+      file.emplace(ModelFile{std::monostate{}, *std::move(shape)});
+    else if (resumed)
       file.emplace(open_model(std::move(*resumed), job));
     else if (!config.model_hf.empty())
       file.emplace(open_model(open_hf_model(config.model_hf)));

@@ -14,11 +14,13 @@ struct RunData {
   RolloutsSource source;
 };
 
-/// With `resumed`, a checkpoint to go on from, it takes the place of the run's model file.
+/// With `resumed`, a checkpoint to go on from, it takes the place of the run's model file; with
+/// `shape`, a config.json that is planned without weights does.
 ///
 /// Errors    DataError or ConfigError with every problem of the model file's header, of the grid
 ///           for that model and, whatever these say, of the rollouts
 RunData open_run_data(const RunConfig& config, const Job& job,
-                      std::optional<CheckpointReader> resumed = {});
+                      std::optional<CheckpointReader> resumed = {},
+                      std::optional<ModelConfig> shape = {});
 
 }  // namespace coppice
