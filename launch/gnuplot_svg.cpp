@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -96,13 +97,26 @@ std::string run_gnuplot(const std::string& script) {
   return text_of(out.get());
 }
 
-std::string opening(const std::string& title, const std::string& x_label,
-                    const std::string& y_label) {
+std::string opening(const std::string& x_label, const std::string& y_label) {
   return fmt::format(
-      "set title {} font ',13'\nset xlabel {}\nset ylabel {}\n"
+      "set xlabel {}\nset ylabel {}\n"
       "set border 3 lc rgb '#555555'\nset grid ytics lc rgb '#dddddd' lt 1\n"
       "set tics nomirror out scale 0.6\nset bars small\n",
-      quoted(title), quoted(x_label), quoted(y_label));
+      quoted(x_label), quoted(y_label));
+}
+
+// A little wider than the points, so that those at the ends are whole; gnuplot would go on to the
+// next tick.
+std::string x_range(const std::set<double>& places, Scale scale) {
+  if (places.empty()) return "";
+  constexpr double kMargin = 0.04;
+  const double first = *places.begin(), last = *places.rbegin();
+  if (scale == Scale::kLogarithmic && first > 0) {
+    const double factor = first < last ? std::pow(last / first, kMargin) : 2;
+    return fmt::format("set xrange [{}:{}]\n", first / factor, last * factor);
+  }
+  const double margin = first < last ? kMargin * (last - first) : 1;
+  return fmt::format("set xrange [{}:{}]\n", first - margin, last + margin);
 }
 
 // Legends stand above the drawing's frame, where they cover nothing, one entry to a line.
@@ -114,7 +128,7 @@ std::string legend(std::size_t entries) {
 }  // namespace
 
 std::string SvgDrawer::draw(const CurvePlot& plot) {
-  std::string script = opening(plot.title, plot.x_label, plot.y_label) + legend(plot.curves.size());
+  std::string script = opening(plot.x_label, plot.y_label) + legend(plot.curves.size());
   if (plot.x_scale == Scale::kLogarithmic) script += "set logscale x 2\n";
   if (plot.from_zero) script += "set yrange [0:*]\n";
   std::set<double> places;
@@ -125,7 +139,7 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
     script.back() = ')';
     script += '\n';
   }
-  script += "set offsets graph 0.05, graph 0.05, graph 0.08, 0\n";
+  script += x_range(places, plot.x_scale);
   std::string what;
   for (std::size_t i = 0; i < plot.curves.size(); ++i) {
     const Curve& curve = plot.curves[i];
@@ -137,12 +151,18 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
     script += "EOD\n";
     const std::string look = fmt::format("lc rgb '{}'", color_of(curve.color));
     if (!what.empty()) what += ", ";
-    if (!curve.low.empty())
+    const bool line = curve.style == CurveStyle::kLine;
+    if (!curve.low.empty() && line)
+      what += fmt::format(
+          "$curve{} using 1:3:4 with filledcurves fs transparent solid 0.2 noborder {} notitle, ",
+          i, look);
+    else if (!curve.low.empty())
       what +=
           fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 pt -1 {} notitle, ", i, look);
     what += fmt::format("$curve{} using 1:2 with {} {} title {}", i,
                         curve.style == CurveStyle::kPoints   ? "points pt 6 ps 0.7"
                         : curve.style == CurveStyle::kDashed ? "lines dt 2 lw 1.6"
+                        : line                               ? "lines lw 1.3"
                                                              : "linespoints pt 7 ps 0.5 lw 1.6",
                         look, quoted(curve.name));
   }
@@ -151,9 +171,9 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
 
 std::string SvgDrawer::draw(const BarPlot& plot) {
   std::string script =
-      opening(plot.title, plot.x_label, plot.y_label) + legend(plot.parts.size()) +
+      opening(plot.x_label, plot.y_label) + legend(plot.parts.size()) +
       "set yrange [0:*]\nset style data histograms\nset style histogram rowstacked\n"
-      "set style fill solid 1 noborder\nset boxwidth 0.75\nset offsets 0, 0, graph 0.05, 0\n";
+      "set style fill solid 1 noborder\nset boxwidth 0.75\n";
   if (plot.bars.size() > 6) script += "set xtics rotate by -60\n";
   script += "$bars << EOD\n";
   for (std::size_t bar = 0; bar < plot.bars.size(); ++bar) {
@@ -171,8 +191,8 @@ std::string SvgDrawer::draw(const BarPlot& plot) {
 
 std::string SvgDrawer::finish(const std::string& script, const std::string& title) {
   std::string svg = run_gnuplot(
-      "set encoding utf8\nset terminal svg size 400,300 dynamic noenhanced rounded "
-      "font 'DejaVu Sans,11'\n" +
+      "set encoding utf8\nset terminal svg size 380,290 dynamic noenhanced rounded "
+      "font 'DejaVu Sans,12'\n" +
       script);
   const std::size_t begin = svg.find("<svg");
   COPPICE_CHECK(begin != std::string::npos, "gnuplot drew no SVG but: {}", svg.substr(0, 200));
@@ -186,7 +206,8 @@ std::string SvgDrawer::finish(const std::string& script, const std::string& titl
   svg = std::regex_replace(svg, std::regex("<title>[^<]*</title>"),
                            "<title>" + html_escaped(title) + "</title>",
                            std::regex_constants::format_first_only);
-  return svg.replace(0, 4, "<svg role=\"img\"");
+  return fmt::format("<figcaption>{}</figcaption>\n<svg role=\"img\"{}", html_escaped(title),
+                     svg.substr(4));
 }
 
 }  // namespace coppice

@@ -1,12 +1,14 @@
 #pragma once
-// Drawings for reports: curves and stacked bars with labelled axes, as SVG elements that stand in
-// an HTML page. gnuplot draws them; what to draw and where it goes is the reports' business.
+// Drawings for reports: curves and stacked bars with labelled axes, as what stands in a figure of
+// an HTML page: a caption and an SVG element. gnuplot draws them; what to draw and where it goes is
+// the reports' business.
 #include <string>
 #include <vector>
 
 namespace coppice {
 
 enum class CurveStyle {
+  kLine,        ///< measured, too many points to show each
   kLinePoints,  ///< measured
   kDashed,      ///< foretold
   kPoints,
@@ -17,7 +19,7 @@ struct Curve {
   CurveStyle style = CurveStyle::kLinePoints;
   int color = 0;  ///< curves of one thing share it
   std::vector<double> x, y;
-  std::vector<double> low, high = {};  ///< of each point; empty: not drawn
+  std::vector<double> low = {}, high = {};  ///< of each point; empty: not drawn
 };
 
 enum class Scale { kLinear, kLogarithmic };

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "launch/one_line.hpp"
 
 namespace coppice {
 namespace {
 
-// Drawings are made 400 wide, so that their text is as large as the page's on a phone and on a
+// Drawings are made 380 wide, so that their text is as large as the page's on a phone and on a
 // screen; a wider column would only blow them up.
 constexpr std::string_view kStyle = R"(
 body { margin: 0 auto; max-width: 1240px; padding: 0 16px 48px; background: #fff; color: #1b1b1b;
@@ -28,7 +30,9 @@ th:first-child, td:first-child { text-align: left; }
 td.text { text-align: left; white-space: normal; min-width: 20ch; max-width: 60ch; }
 .figures { display: grid; gap: 16px; margin: 12px 0;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 370px), 1fr)); }
-figure { margin: 0; }
+figure { margin: 0; min-width: 0; }
+figcaption { font-size: 15px; font-weight: 600; }
+pre { overflow-x: auto; font-size: 13px; background: #f3f3f1; padding: 8px 12px; }
 svg { display: block; width: 100%; max-width: 560px; height: auto; }
 summary { cursor: pointer; color: #0b4f9e; }
 )";
@@ -100,6 +104,16 @@ void HtmlPage::table(const ReportTable& table, std::string_view fold) {
   }
   body_ += "</tbody></table></div>\n";
   if (!fold.empty()) body_ += "</details>\n";
+}
+
+void HtmlPage::lines(std::string_view text, std::string_view fold) {
+  body_ += fmt::format("<details><summary>{}</summary>\n<pre>", html_escaped(fold));
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    body_ += html_escaped(text.substr(0, end)) + "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  body_ += "</pre></details>\n";
 }
 
 void HtmlPage::figures(const std::vector<std::string>& drawings) {

@@ -24,7 +24,9 @@ class HtmlPage {
   void warning(std::string_view text);
   /// Scrolls by itself where it is wider than the screen. `fold`: shown when asked for.
   void table(const ReportTable& table, std::string_view fold = {});
-  /// Drawings side by side where there is room; each an SVG element (gnuplot_svg.hpp).
+  /// Lines as they are, shown when asked for.
+  void lines(std::string_view text, std::string_view fold);
+  /// Drawings side by side where there is room; each as SvgDrawer makes it.
   void figures(const std::vector<std::string>& drawings);
 
   /// The whole page.

@@ -19,6 +19,11 @@ std::string figure_text(std::optional<double> value, int digits) {
   return fmt::format("{:.{}f}", *value, std::max(0, digits - before));
 }
 
+std::string count_text(std::optional<double> count) {
+  // Means of lengths are not whole.
+  return count ? fmt::format("{}", *count) : kAbsent;
+}
+
 std::string bytes_text(std::optional<double> bytes) {
   if (!bytes || !std::isfinite(*bytes)) return kAbsent;
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -18,6 +18,8 @@ inline constexpr const char* kAbsent = "–";
 
 /// So many significant digits, without an exponent where that is readable: "0.0123", "4.1e-09".
 std::string figure_text(std::optional<double> value, int digits = 3);
+/// All digits of a whole number.
+std::string count_text(std::optional<double> count);
 /// "1.25 GiB" and so on: units of 1024.
 std::string bytes_text(std::optional<double> bytes);
 /// "12.5 %"

@@ -21,10 +21,6 @@ std::optional<double> quotient(std::optional<double> a, std::optional<double> b)
   return *a / *b;
 }
 
-std::string count_text(std::optional<double> count) {
-  return count ? fmt::format("{:g}", *count) : kAbsent;
-}
-
 // A figure of a point, or why there is none.
 std::string told(const StudyPoint* point, const std::string& text) {
   if (point == nullptr) return "not run";
