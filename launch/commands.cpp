@@ -7,6 +7,7 @@
 #include "launch/plan_command.hpp"
 #include "launch/report_command.hpp"
 #include "launch/score_command.hpp"
+#include "launch/study_command.hpp"
 #include "launch/train_command.hpp"
 
 namespace coppice {
@@ -19,6 +20,7 @@ void add_all_commands(Commands& commands) {
   add_score_command(commands);
   add_train_command(commands);
   add_plan_command(commands);
+  add_study_command(commands);
   add_report_command(commands);
 }
 

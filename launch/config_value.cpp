@@ -104,6 +104,34 @@ bool is_quoted(const std::string& value) {
          value.back() == value.front();
 }
 
+void set_defaults(pb::Message& message) {
+  const auto& reflection = *message.GetReflection();
+  const auto& descriptor = *message.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const auto* field = descriptor.field(i);
+    if (field->is_repeated()) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)
+        for (int block = 0; block < reflection.FieldSize(message, field); ++block)
+          set_defaults(*reflection.MutableRepeatedMessage(&message, field, block));
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      set_defaults(*reflection.MutableMessage(&message, field));
+    } else if (field->has_default_value() && !reflection.HasField(message, field)) {
+      // Printing an absent field's default and reading it back stores it.
+      std::string value;
+      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
+      pb::TextFormat::ParseFieldValueFromString(value, field, &message);
+    }
+  }
+}
+
+std::string config_text(const pb::Message& message) {
+  pb::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  printer.PrintToString(message, &text);
+  return text;
+}
+
 std::vector<ChangedField> changed_fields(const pb::Message& before, const pb::Message& now) {
   std::vector<ChangedField> changes;
   compare(before, now, "", changes);

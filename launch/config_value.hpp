@@ -26,6 +26,12 @@ bool store(const std::string& value, const google::protobuf::FieldDescriptor& fi
 /// The value stands in quotes, double or single.
 bool is_quoted(const std::string& value);
 
+/// Sets every field that is absent and has a default in the schema, in all blocks.
+void set_defaults(google::protobuf::Message& message);
+
+/// The config in text format, which reads back as itself.
+std::string config_text(const google::protobuf::Message& message);
+
 struct ChangedField {
   std::string path;         ///< "optimizer.beta1"
   std::string before, now;  ///< as text format prints them; "not set"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 
 namespace coppice {
 
@@ -22,6 +23,13 @@ int available_cores() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
+}
+
+std::int64_t memory_limit_bytes() {
+  const std::int64_t machine = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::int64_t group = 0;
+  std::ifstream file("/sys/fs/cgroup/memory.max");  // "max" where there is no limit
+  return file >> group && group > 0 ? std::min(machine, group) : machine;
 }
 
 bool shows_progress_bar() { return isatty(STDERR_FILENO) == 1; }

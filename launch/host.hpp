@@ -1,5 +1,6 @@
 #pragma once
 // What the program asks of the machine it runs on.
+#include <cstdint>
 #include <string>
 
 namespace coppice {
@@ -9,6 +10,10 @@ std::string host_name();
 
 /// Processors this process may use, at least 1.
 int available_cores();
+
+/// Bytes of memory that processes here may have together: the machine's, or what the control group
+/// leaves of them.
+std::int64_t memory_limit_bytes();
 
 /// True if standard error is a terminal (then long work shows a bar, else one line per step).
 bool shows_progress_bar();

@@ -10,6 +10,7 @@
 #include "checkpoint/small_file.hpp"
 #include "launch/device_choice.hpp"
 #include "launch/plan_cluster.hpp"
+#include "launch/run_data.hpp"
 #include "launch/run_plan.hpp"
 #include "model/flops.hpp"
 
@@ -224,7 +225,7 @@ void plan(const Options& options, Job& job) {
   RunData data = open_run_data(config, job, {}, std::move(told.shape));
   std::optional<ClusterPlan> on_cluster;
   if (cluster) on_cluster = plan_on_cluster(*cluster, options.ranks, config, data);
-  const RunPlan plan = plan_run(config, data);
+  const RunPlan plan = plan_run(config, data.model.config, data.source);
   if (options.json) {
     Json json = json_of(config, data, plan);
     if (on_cluster) json["cluster"] = json_of(*on_cluster, plan.memory.total());

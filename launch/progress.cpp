@@ -23,21 +23,27 @@ Progress::Progress(std::string unit, std::int64_t total, std::int64_t done)
       first_(done),
       bar_(shows_progress_bar()),
       begin_(std::chrono::steady_clock::now()) {
-  if (bar_ && total_ > 0) show_bar(done, "");  // the first one may take long
+  if (bar_ && total_ > 0) show_bar(done, "", {});  // the first one may take long
 }
 
 Progress::~Progress() {
   if (bar_shown_) fmt::print(stderr, "\n");
 }
 
-void Progress::update(std::int64_t done, std::string_view text) {
+void Progress::show(std::int64_t done, std::string_view text, std::optional<double> seconds_left) {
+  if (bar_) show_bar(done, text, seconds_left);
+}
+
+void Progress::update(std::int64_t done, std::string_view text,
+                      std::optional<double> seconds_left) {
   if (bar_)
-    show_bar(done, text);
+    show_bar(done, text, seconds_left);
   else
     fmt::print(stderr, "{} {} of {}{}{}\n", unit_, done, total_, text.empty() ? "" : "  ", text);
 }
 
-void Progress::show_bar(std::int64_t done, std::string_view text) {
+void Progress::show_bar(std::int64_t done, std::string_view text,
+                        std::optional<double> seconds_left) {
   constexpr int kWidth = 24;
   const double share =
       total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0)
@@ -45,7 +51,9 @@ void Progress::show_bar(std::int64_t done, std::string_view text) {
   const auto filled = static_cast<std::size_t>(share * kWidth);
   std::string line = fmt::format("[{}{}] {} {} of {}", std::string(filled, '#'),
                                  std::string(kWidth - filled, '.'), unit_, done, total_);
-  if (done > first_) {
+  if (seconds_left) {
+    line += fmt::format("  {} left", readable_duration(*seconds_left));
+  } else if (done > first_) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     const double each = seconds / static_cast<double>(done - first_);

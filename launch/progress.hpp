@@ -3,6 +3,7 @@
 // one line per step. The only place that writes progress; results go to standard output.
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,12 +21,16 @@ class Progress {
   /// For work whose size shows only after it has begun.
   void set_total(std::int64_t total) { total_ = total; }
   /// `done` of the total are done; `text` is what else to say about this one.
-  void update(std::int64_t done, std::string_view text = {});
+  /// `seconds_left` is for work whose parts differ much; else they count as alike.
+  void update(std::int64_t done, std::string_view text = {},
+              std::optional<double> seconds_left = {});
+  /// What is done now, on the bar alone.
+  void show(std::int64_t done, std::string_view text, std::optional<double> seconds_left = {});
   /// A line of its own, above the bar.
   void note(std::string_view line);
 
  private:
-  void show_bar(std::int64_t done, std::string_view text);
+  void show_bar(std::int64_t done, std::string_view text, std::optional<double> seconds_left);
   void clear_bar();
 
   std::string unit_;

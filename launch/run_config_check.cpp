@@ -58,26 +58,18 @@ class Checker {
     if (path == "model.checkpoint") return config_.model().has_checkpoint();
     return config_.data().has_rollouts();
   }
-  // What stands behind a zero byte would be lost on the way to the system.
-  static bool is_path(const std::string& name) { return name.find('\0') == name.npos; }
   void check_paths() {
     for (const auto& [path, name] :
          {std::pair<const char*, const std::string&>("run_dir", config_.run_dir()),
           {"model.checkpoint", config_.model().checkpoint()},
           {"model.hf", config_.model().hf()},
           {"data.rollouts", config_.data().rollouts()}})
-      if (!is_path(name)) problem(path, "holds a zero byte (no path has one). Take it out.");
+      check_path(text_, path, name);
   }
   void file(const std::string& path, const std::string& name) {
     required(path, name.empty());
-    std::error_code error;
-    if (name.empty() || !is_path(name)) return;
-    if (fs::is_directory(name, error))
-      problem(path, "\"{}\" is not a file. Give the path of a file{}.", name,
-              path == "model.checkpoint" ? ", or a Hugging Face directory in model.hf" : "");
-    else if (!fs::exists(name, error))
-      problem(path, "the file \"{}\" does not exist (paths are relative to the current directory).",
-              name);
+    check_file(text_, path, name,
+               path == "model.checkpoint" ? ", or a Hugging Face directory in model.hf" : "");
   }
   void at_least(const std::string& path, std::int64_t value, std::int64_t least) {
     if (value < least) problem(path, "{} is too small. Give {} or more.", value, least);
@@ -219,6 +211,26 @@ class Checker {
 };
 
 }  // namespace
+
+bool is_path(const std::string& name) { return name.find('\0') == name.npos; }
+
+void check_path(RunConfigText& text, const std::string& path, const std::string& name) {
+  if (!is_path(name)) text.add_problem(path, "holds a zero byte (no path has one). Take it out.");
+}
+
+void check_file(RunConfigText& text, const std::string& path, const std::string& name,
+                std::string_view instead) {
+  std::error_code error;
+  if (name.empty() || !is_path(name)) return;
+  if (fs::is_directory(name, error))
+    text.add_problem(
+        path, fmt::format("\"{}\" is not a file. Give the path of a file{}.", name, instead));
+  else if (!fs::exists(name, error))
+    text.add_problem(
+        path,
+        fmt::format("the file \"{}\" does not exist (paths are relative to the current directory).",
+                    name));
+}
 
 void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use,
                       const JobSize& job) {

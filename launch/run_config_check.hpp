@@ -20,6 +20,14 @@ struct JobSize {
   int cuda_devices = 0;     ///< of this machine that this build can use
 };
 
+/// Adds a problem with a field that names a file to read where there is none. An empty name is no
+/// problem here. `instead` is what else the user may do where it is a directory.
+void check_file(RunConfigText& text, const std::string& path, const std::string& name,
+                std::string_view instead = "");
+/// What stands behind a zero byte would be lost on the way to the system.
+bool is_path(const std::string& name);
+void check_path(RunConfigText& text, const std::string& path, const std::string& name);
+
 /// Adds every problem of `config`, which `text` has read.
 void check_run_config(const config::RunConfig& config, RunConfigText& text, RunConfigUse use,
                       const JobSize& job);

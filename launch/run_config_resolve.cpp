@@ -1,12 +1,10 @@
 #include "launch/run_config_resolve.hpp"
 
-#include <google/protobuf/descriptor.h>
-#include <google/protobuf/text_format.h>
-
 #include <algorithm>
 #include <array>
 
 #include "configs/run_config.pb.h"
+#include "launch/config_value.hpp"
 #include "launch/device_choice.hpp"
 #include "launch/grid_check.hpp"
 #include "launch/host.hpp"
@@ -14,7 +12,6 @@
 namespace coppice {
 namespace {
 
-namespace pb = google::protobuf;
 using config::Advantage;
 using config::Loss;
 using config::Numerics;
@@ -60,31 +57,6 @@ Sharing sharing_of(config::Batching::Sharing sharing) {
 Recompute recompute_of(Numerics::Recompute recompute) {
   if (recompute == Numerics::SELECTIVE) return Recompute::kSelective;
   return recompute == Numerics::BLOCK ? Recompute::kBlock : Recompute::kNone;
-}
-
-// Sets every field that is absent and has a default in the schema, in all blocks.
-void set_defaults(pb::Message& message) {
-  const auto& reflection = *message.GetReflection();
-  const auto& descriptor = *message.GetDescriptor();
-  for (int i = 0; i < descriptor.field_count(); ++i) {
-    const auto* field = descriptor.field(i);
-    if (field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE) {
-      set_defaults(*reflection.MutableMessage(&message, field));
-    } else if (field->has_default_value() && !reflection.HasField(message, field)) {
-      // Printing an absent field's default and reading it back stores it.
-      std::string value;
-      pb::TextFormat::PrintFieldValueToString(message, field, -1, &value);
-      pb::TextFormat::ParseFieldValueFromString(value, field, &message);
-    }
-  }
-}
-
-std::string text_of(const config::RunConfig& config) {
-  pb::TextFormat::Printer printer;
-  printer.SetUseUtf8StringEscaping(true);
-  std::string text;
-  printer.PrintToString(config, &text);
-  return text;
 }
 
 LossConfig loss_of(const Loss& loss) {
@@ -198,11 +170,12 @@ RunConfig plain_values(const config::RunConfig& config) {
       config.parallel().zero() == config::Parallel::NONE ? Zero::kNone : Zero::kOptimizer;
   trainer.checkpoint = {.every_steps = config.checkpoint().every_steps(),
                         .keep_last = config.checkpoint().keep_last(),
-                        .keep_precision = config.checkpoint().keep_precision()};
+                        .keep_precision = config.checkpoint().keep_precision(),
+                        .save_at_end = config.checkpoint().save_at_end()};
   trainer.limits = {.max_steps = config.limits().max_steps(),
                     .max_bad_steps = config.limits().max_bad_steps(),
                     .parameter_check_steps = config.limits().parameter_check_steps()};
-  trainer.run_config_textproto = text_of(config);
+  trainer.run_config_textproto = config_text(config);
   return plain;
 }
 

@@ -139,14 +139,14 @@ void add_to(PlannedStep& total, const PlannedStep& step) {
 
 }  // namespace
 
-RunPlan plan_run(const RunConfig& config, RunData& data) {
+RunPlan plan_run(const RunConfig& config, const ModelConfig& model, GroupSource& source) {
   const TrainerConfig& trainer = config.trainer;
   const std::int64_t limit = trainer.limits.max_steps;
   RunPlan plan;
-  Planner planner(config, data.model.config);
+  Planner planner(config, model);
   const auto is_full = [&] { return limit > 0 && std::ssize(plan.steps) >= limit; };
   while (!is_full()) {
-    auto groups = data.source.take(trainer.groups_per_step);
+    auto groups = source.take(trainer.groups_per_step);
     if (groups.empty()) break;
     const StepBatch batch(std::move(groups), trainer.loss, trainer.advantage);
     PlannedStep step = planner.plan(batch);

@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "launch/run_data.hpp"
+#include "launch/run_config.hpp"
 #include "model/communication_plan.hpp"
 #include "model/memory_plan.hpp"
+#include "rl/group_source.hpp"
 #include "rl/step_batch.hpp"
 
 namespace coppice {
@@ -42,7 +43,7 @@ struct RunPlan {
   double predicted_speedup = 1;
 };
 
-/// Effects   takes groups from data.source
-RunPlan plan_run(const RunConfig& config, RunData& data);
+/// Effects   takes groups from the source
+RunPlan plan_run(const RunConfig& config, const ModelConfig& model, GroupSource& source);
 
 }  // namespace coppice

@@ -156,6 +156,8 @@ void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs:
   else if (end == RunEnd::kStopped)
     fmt::print("stopped at step {} of {}; the same command goes on from {}\n", trainer.steps(),
                steps, last.string());
+  else if (trainer.saved_step() < trainer.steps())
+    fmt::print("done: {} steps; not saved (checkpoint.save_at_end: false)\n", trainer.steps());
   else
     fmt::print("done: {} steps; {}\n", trainer.steps(), last.string());
 }

@@ -255,7 +255,7 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
   const auto stopped = [&] {
     return on_any_rank(ctx_, grid_.world(), stop_requested && stop_requested());
   };
-  const auto& [every_steps, keep_last, keep_precision] = config_.checkpoint;
+  const auto& [every_steps, keep_last, keep_precision, save_at_end] = config_.checkpoint;
   // Before the next checkpoint, which holds the line of its own step only.
   settle_metrics();
   bool stop = stopped();
@@ -265,7 +265,8 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
     if (!metrics) break;
     const bool give_up = state_.bad_in_a_row >= config_.limits.max_bad_steps;
     stop = stopped();
-    const bool last = stop || limit_reached() || state_.step == planned_steps();
+    const bool last =
+        stop || (save_at_end && (limit_reached() || state_.step == planned_steps()));
     if (!give_up && (last || (every_steps > 0 && state_.step % every_steps == 0))) {
       Stopwatch clock(ctx_.stream);
       save();
@@ -283,7 +284,7 @@ RunEnd Trainer::run(const std::function<bool()>& stop_requested) {
           state_.bad_in_a_row, state_.step));
     }
   }
-  if (state_.step > saved_step_) save();
+  if (state_.step > saved_step_ && (stop || save_at_end)) save();
   return stop ? RunEnd::kStopped : RunEnd::kDone;
 }
 

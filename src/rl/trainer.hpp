@@ -65,6 +65,8 @@ class Trainer {
 
   /// Attempted steps so far.
   std::int64_t steps() const { return state_.step; }
+  /// Of the newest checkpoint of this run; 0 where there is none.
+  std::int64_t saved_step() const { return saved_step_; }
   /// Steps of the whole run, where the source knows.
   std::optional<std::int64_t> planned_steps() const;
   const AdamW& optimizer() const { return optimizer_; }

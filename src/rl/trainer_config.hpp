@@ -28,6 +28,7 @@ struct CheckpointingConfig {
   std::int64_t every_steps = 0;  ///< 0: only at the end
   std::int64_t keep_last = 2;
   bool keep_precision = false;
+  bool save_at_end = true;  ///< false: a run that comes to its end leaves what it saved before
 };
 
 struct LimitsConfig {
