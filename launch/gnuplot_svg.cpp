@@ -160,10 +160,11 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
       what +=
           fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 pt -1 {} notitle, ", i, look);
     what += fmt::format("$curve{} using 1:2 with {} {} title {}", i,
-                        curve.style == CurveStyle::kPoints   ? "points pt 6 ps 0.7"
-                        : curve.style == CurveStyle::kDashed ? "lines dt 2 lw 1.6"
-                        : line                               ? "lines lw 1.3"
-                                                             : "linespoints pt 7 ps 0.5 lw 1.6",
+                        curve.style == CurveStyle::kPoints    ? "points pt 6 ps 0.7"
+                        : curve.style == CurveStyle::kCrosses ? "points pt 2 ps 0.8 lw 2"
+                        : curve.style == CurveStyle::kDashed  ? "lines dt 2 lw 1.6"
+                        : line                                ? "lines lw 1.3"
+                                                              : "linespoints pt 7 ps 0.5 lw 1.6",
                         look, quoted(curve.name));
   }
   return finish(script + "plot " + what + "\n", plot.title);

@@ -12,6 +12,7 @@ enum class CurveStyle {
   kLinePoints,  ///< measured
   kDashed,      ///< foretold
   kPoints,
+  kCrosses,  ///< what could not be measured
 };
 
 struct Curve {

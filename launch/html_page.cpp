@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "launch/one_line.hpp"
 
@@ -23,11 +24,11 @@ a { color: #0b4f9e; }
 .warning { border-left: 4px solid #b3261e; padding: 4px 12px; background: #fdeeed; }
 .wide { overflow-x: auto; margin: 12px 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 10px; border-bottom: 1px solid #dcdcdc; text-align: right;
-  white-space: nowrap; }
-th { background: #f3f3f1; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
-td.text { text-align: left; white-space: normal; min-width: 20ch; max-width: 60ch; }
+th, td { padding: 4px 10px; border-bottom: 1px solid #dcdcdc; text-align: right; }
+td { white-space: nowrap; }
+th { background: #f3f3f1; vertical-align: bottom; font-weight: 600; }
+th.words, td.words { text-align: left; }
+td.long { white-space: normal; min-width: 30ch; max-width: 60ch; }
 .figures { display: grid; gap: 16px; margin: 12px 0;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 370px), 1fr)); }
 figure { margin: 0; min-width: 0; }
@@ -37,10 +38,22 @@ svg { display: block; width: 100%; max-width: 560px; height: auto; }
 summary { cursor: pointer; color: #0b4f9e; }
 )";
 
-constexpr std::size_t kLongCell = 28;
+// Figures stand right, words left; what is longer wraps.
+const char* class_of(const std::string& cell) {
+  constexpr std::size_t kLong = 28;
+  if (cell.size() > kLong) return " class=\"words long\"";
+  const bool is_figure =
+      cell == kAbsent ||
+      (!cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 || cell[0] == '-'));
+  return is_figure ? "" : " class=\"words\"";
+}
 
-// A cell of words wraps; one of figures never does.
-bool is_text(const std::string& cell) { return cell.size() > kLongCell; }
+// Of a column: as its first cell that is there.
+const char* class_of_column(const ReportTable& table, std::size_t column) {
+  for (const auto& row : table.rows)
+    if (row[column] != kAbsent) return *class_of(row[column]) == '\0' ? "" : " class=\"words\"";
+  return "";
+}
 
 }  // namespace
 
@@ -93,13 +106,13 @@ void HtmlPage::warning(std::string_view text) {
 void HtmlPage::table(const ReportTable& table, std::string_view fold) {
   if (!fold.empty()) body_ += fmt::format("<details><summary>{}</summary>\n", html_escaped(fold));
   body_ += "<div class=\"wide\"><table>\n<thead><tr>";
-  for (const auto& cell : table.head) body_ += fmt::format("<th>{}</th>", html_escaped(cell));
+  for (std::size_t i = 0; i < table.head.size(); ++i)
+    body_ += fmt::format("<th{}>{}</th>", class_of_column(table, i), html_escaped(table.head[i]));
   body_ += "</tr></thead>\n<tbody>\n";
   for (const auto& row : table.rows) {
     body_ += "<tr>";
     for (const auto& cell : row)
-      body_ +=
-          fmt::format("<td{}>{}</td>", is_text(cell) ? " class=\"text\"" : "", html_escaped(cell));
+      body_ += fmt::format("<td{}>{}</td>", class_of(cell), html_escaped(cell));
     body_ += "</tr>\n";
   }
   body_ += "</tbody></table></div>\n";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 namespace coppice {
@@ -33,6 +34,12 @@ void add(Curve& curve, std::optional<double> x, std::optional<double> y, double 
   curve.y.push_back(*y / unit);
 }
 
+// A cross on the axis where a point of the plot is not done.
+void add_cross(Curve& crosses, std::initializer_list<const StudyPoint*> points) {
+  for (const StudyPoint* point : points)
+    if (point != nullptr && point->done.empty()) return add(crosses, point->group_size, 0.0);
+}
+
 std::vector<Curve> drawn(std::vector<Curve> curves) {
   std::erase_if(curves, [](const Curve& curve) { return curve.x.empty(); });
   return curves;
@@ -52,10 +59,12 @@ std::vector<std::string> speedup_plots(const Study& study, const StudyNames& nam
   for (const auto& [begin, end] : blocks_of(study)) {
     Curve measured{"measured", CurveStyle::kLinePoints, 0, {}, {}, {}};
     Curve flops{"FLOP ratio", CurveStyle::kDashed, 1, {}, {}, {}};
+    Curve crosses{"not done", CurveStyle::kCrosses, 7, {}, {}};
     for (const StudyPoint* point = begin; point != end; ++point) {
       if (point->sharing != "GROUPED") continue;
       const auto* repeated = study.find(point->setting, point->group_size, "REPEATED");
       if (repeated == nullptr) continue;
+      add_cross(crosses, {point, repeated});
       if (const auto gain = speedup(study, *point)) {
         add(measured, point->group_size, gain);
         measured.low.push_back(*repeated->least("step_seconds") / *point->most("step_seconds"));
@@ -65,7 +74,7 @@ std::vector<std::string> speedup_plots(const Study& study, const StudyNames& nam
     }
     if (measured.low.size() != measured.x.size()) measured.low.clear(), measured.high.clear();
     auto plot = over_group_size(names.title(*begin), "repeated / grouped (times)",
-                                {std::move(measured), std::move(flops)});
+                                {std::move(measured), std::move(flops), std::move(crosses)});
     if (!plot.curves.empty()) drawings.push_back(drawer.draw(plot));
   }
   return drawings;
@@ -76,11 +85,14 @@ std::vector<std::string> memory_plots(const Study& study, const StudyNames& name
   std::vector<std::string> drawings;
   for (const auto& [begin, end] : blocks_of(study)) {
     std::vector<Curve> curves = {{"grouped", CurveStyle::kLinePoints, 0, {}, {}, {}},
-                                 {"grouped, planned", CurveStyle::kDashed, 0, {}, {}, {}},
+                                 {"planned", CurveStyle::kDashed, 0, {}, {}, {}},
                                  {"repeated", CurveStyle::kLinePoints, 1, {}, {}, {}},
-                                 {"repeated, planned", CurveStyle::kDashed, 1, {}, {}, {}}};
+                                 {"planned", CurveStyle::kDashed, 1, {}, {}, {}},
+                                 {"not done", CurveStyle::kCrosses, 0, {}, {}, {}},
+                                 {"not done", CurveStyle::kCrosses, 1, {}, {}, {}}};
     for (const StudyPoint* point = begin; point != end; ++point) {
       const std::size_t at = point->sharing == "GROUPED" ? 0 : 2;
+      add_cross(curves[point->sharing == "GROUPED" ? 4 : 5], {point});
       add(curves[at], point->group_size, point->figure("peak_memory_bytes"), kMiB);
       add(curves[at + 1], point->group_size, point->figure("predicted_memory_bytes"), kMiB);
     }
@@ -95,15 +107,15 @@ std::vector<std::string> phase_plots(const Study& study, const StudyNames& names
                                      SvgDrawer& drawer) {
   std::vector<std::string> drawings;
   for (const auto& [begin, end] : blocks_of(study)) {
-    BarPlot plot{names.title(*begin),  "group size (responses) and sharing: g grouped, r repeated",
+    BarPlot plot{names.title(*begin),  "group size (responses), g or r",
                  "time of a step (s)", {},
                  phases_of(study),     {}};
     for (const StudyPoint* point = begin; point != end; ++point) {
-      if (point->done.empty()) continue;
-      plot.bars.push_back(fmt::format("{:g}{}", point->group_size.value_or(0),
+      plot.bars.push_back(fmt::format("{:g}{}{}", point->group_size.value_or(0),
                                       point->sharing == "GROUPED"    ? "g"
                                       : point->sharing == "REPEATED" ? "r"
-                                                                     : point->sharing));
+                                                                     : point->sharing,
+                                      point->done.empty() ? " ×" : ""));
       auto& heights = plot.heights.emplace_back();
       for (const auto& phase : plot.parts)
         heights.push_back(point->figure("seconds." + phase).value_or(0));

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "checkpoint/pending_file.hpp"
 #include "core/error.hpp"
 #include "launch/html_page.hpp"
@@ -11,6 +14,24 @@ namespace coppice {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The least and the most of what there is: "1.21 to 7.27".
+class Range {
+ public:
+  void add(std::optional<double> value) {
+    if (!value) return;
+    least_ = least_ ? std::min(*least_, *value) : *value;
+    most_ = most_ ? std::max(*most_, *value) : *value;
+  }
+  bool empty() const { return !least_; }
+  std::string text(double unit = 1) const {
+    return fmt::format("{} to {}", figure_text(*least_ / unit), figure_text(*most_ / unit));
+  }
+  std::string most() const { return figure_text(most_, 2); }
+
+ private:
+  std::optional<double> least_, most_;
+};
 
 // Both formats of the report, filled side by side.
 class BothReports {
@@ -30,7 +51,9 @@ class BothReports {
     text_ += "\n**" + markdown_escaped(words) + "**\n";
   }
   void show(const ReportTable& table) {
-    page_.table(table);
+    constexpr std::ptrdiff_t kShort = 24;
+    const auto rows = std::ssize(table.rows);
+    page_.table(table, rows > kShort ? fmt::format("table of {} rows", rows) : "");
     text_ += "\n" + to_markdown(table);
   }
   void draw(const std::vector<std::string>& drawings) { page_.figures(drawings); }
@@ -74,6 +97,33 @@ void introduce(const Study& study, const StudyNames& names, BothReports& report)
       "Ratio is prefix length / mean response length.");
 }
 
+// What a reader came for, before any plot.
+void say_in_short(const Study& study, BothReports& report) {
+  Range measured, reached, loss, gradient, logprobs;
+  for (const StudyPoint& point : study.points) {
+    if (point.sharing == "GROUPED") {
+      const auto gain = speedup(study, point), flops = flop_ratio(study, point);
+      measured.add(gain);
+      if (gain && flops) reached.add(*gain / *flops);
+    }
+    const StudyPoint* reference = study.reference_of(point);
+    if (point.done.empty() || reference == nullptr || reference == &point) continue;
+    loss.add(difference_of(point, *reference, "loss").value);
+    gradient.add(difference_of(point, *reference, "grad_norm").value);
+    logprobs.add(point.figure("logprob_difference"));
+  }
+  if (!measured.empty())
+    report.say(
+        fmt::format("Sharing made a step {} times as fast, {} % of what the FLOP that it "
+                    "saves let expect.",
+                    measured.text(), reached.empty() ? kAbsent : reached.text(0.01)));
+  if (!loss.empty() && !gradient.empty())
+    report.say(fmt::format(
+        "Largest differences between ways to compute the same: loss {}, gradient norm {}{}.",
+        loss.most(), gradient.most(),
+        logprobs.empty() ? "" : fmt::format(", log-probs {}", logprobs.most())));
+}
+
 void report_scaling(const Study& study, const StudyNames& names, SvgDrawer& drawer,
                     BothReports& report) {
   const auto strong = strong_scaling(study, names), weak = weak_scaling(study, names);
@@ -103,6 +153,7 @@ void fill(const Study& study, BothReports& report) {
   const StudyNames names(study);
   SvgDrawer drawer;
   introduce(study, names, report);
+  say_in_short(study, report);
 
   report.section("speed", "Speed-up against group size");
   report.say(
@@ -125,7 +176,10 @@ void fill(const Study& study, BothReports& report) {
     report.show(largest_group_table(study, names));
 
   report.section("phases", "Time per phase");
-  report.say("Seconds of the slowest rank in each phase of a step.");
+  report.say(
+      "Seconds of the slowest rank in each phase of a step. In a plot 8g is a group of 8 grouped, "
+      "8r "
+      "the same repeated; a cross stands for what is not done.");
   report.draw(phase_plots(study, names, drawer));
   report.show(phase_table(study, names));
 

@@ -55,13 +55,9 @@ std::vector<Pair> pairs_of(const Study& study) {
 
 std::string difference_text(const StudyPoint& point, const StudyPoint& reference,
                             const char* name) {
-  const auto a = point.figure(name), b = reference.figure(name);
-  if (!a || !b) return kAbsent;
-  // A loss that is zero but for rounding has no relative difference worth the name.
-  constexpr double kZero = 1e-4;
-  if (std::max(std::abs(*a), std::abs(*b)) < kZero)
-    return fmt::format("{} absolute", figure_text(std::abs(*a - *b), 2));
-  return figure_text(relative_difference(*a, *b), 2);
+  const auto [value, relative] = difference_of(point, reference, name);
+  if (value == 0.0) return "0";  // to the last bit
+  return figure_text(value, 2) + (relative ? "" : " absolute");
 }
 
 }  // namespace
@@ -137,6 +133,16 @@ std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped) 
   const auto* repeated = study.find(grouped.setting, grouped.group_size, "REPEATED");
   if (repeated == nullptr) return std::nullopt;
   return quotient(repeated->figure("executed_flops"), grouped.figure("executed_flops"));
+}
+
+Difference difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name) {
+  const auto a = point.figure(name), b = reference.figure(name);
+  if (!a || !b) return {};
+  // A loss whose advantages cancel is zero but for rounding, and has no relative difference worth
+  // the name.
+  constexpr double kZero = 1e-4;
+  if (std::max(std::abs(*a), std::abs(*b)) < kZero) return {std::abs(*a - *b), false};
+  return {relative_difference(*a, *b), true};
 }
 
 ReportTable speedup_table(const Study& study, const StudyNames& names) {

@@ -33,6 +33,13 @@ std::optional<double> speedup(const Study& study, const StudyPoint& grouped);
 /// The same of executed_flops.
 std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped);
 
+/// How far a figure of two points that compute the same is apart.
+struct Difference {
+  std::optional<double> value;  ///< nothing where a point lacks the figure
+  bool relative = true;         ///< else absolute: both are zero but for rounding
+};
+Difference difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name);
+
 ReportTable speedup_table(const Study& study, const StudyNames& names);
 ReportTable memory_table(const Study& study, const StudyNames& names);
 ReportTable largest_group_table(const Study& study, const StudyNames& names);
