@@ -54,7 +54,7 @@ void check_precision(const config::RunConfig& config, RunConfigText& text,
 }  // namespace
 
 JobSize size_of(const Job& job) {
-  return {job.size(), job.default_threads(), device_count(DeviceKind::kCuda)};
+  return {job.size(), job.default_threads(), device_count(DeviceKind::kCuda), job.local_size()};
 }
 
 DeviceKind chosen_device(const config::RunConfig& config, RunConfigUse use, const JobSize& job) {
@@ -74,11 +74,13 @@ void check_device(const config::RunConfig& config, RunConfigText& text, RunConfi
     text.add_problem(path,
                      "STAGED is how ranks on CUDA devices talk; on the CPU they always use MPI. "
                      "Remove it.");
-  if (!staged && on_cuda && ranks > 1)
-    text.add_problem(path, fmt::format("{} ranks on CUDA devices would talk through NCCL, which "
-                                       "comes later. Set STAGED (through the host's memory and "
-                                       "MPI, which is slow), or use 1 rank or device: CPU.",
-                                       ranks));
+  // Every process has its own emulated device.
+  const bool shares = !build::kEmulatedDevice && job.local_ranks > job.cuda_devices;
+  if (!staged && on_cuda && ranks > 1 && shares && use != RunConfigUse::kPlan)
+    text.add_problem(path, fmt::format("{} ranks on this machine share {} CUDA devices (NCCL takes "
+                                       "one rank a device). Start {} ranks here, or set STAGED "
+                                       "(through the host's memory and MPI, which is slow).",
+                                       job.local_ranks, job.cuda_devices, job.cuda_devices));
 }
 
 std::vector<std::string> device_problems(const ModelConfig& model, DeviceKind device) {

@@ -46,6 +46,7 @@ class Job {
   MpiSession& mpi() { return mpi_; }
   int rank() const { return mpi_.rank(); }
   int size() const { return mpi_.size(); }
+  int local_size() const { return mpi_.local_size(); }
   /// The one rank that prints what is no error, and writes what is no checkpoint.
   bool is_first() const { return rank() == 0; }
   /// max(1, cores of this host / ranks on it)

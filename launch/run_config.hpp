@@ -27,6 +27,7 @@ struct RunConfig {
   GridSizes grid;
   SequenceParallel sequence_parallel = SequenceParallel::kNo;
   bool overlap = true;  ///< collectives under compute
+  GridDevice::Axes axes = GridDevice::Axes::kNccl;  ///< on CUDA devices
   double watchdog_seconds = 600;
   int threads_per_rank = 1;
   /// How a message about parallel.tensor begins: which sizes are valid shows only with the model.

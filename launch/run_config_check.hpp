@@ -18,6 +18,7 @@ struct JobSize {
   int ranks = 1;
   int default_threads = 1;  ///< of a rank
   int cuda_devices = 0;     ///< of this machine that this build can use
+  int local_ranks = 1;      ///< of this machine
 };
 
 /// Adds a problem with a field that names a file to read where there is none. An empty name is no

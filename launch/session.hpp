@@ -25,7 +25,7 @@ class Session {
         ctx_{stream_, memory_, scratch_, config.threads_per_rank, trace},
         grid_(job.mpi(), config.grid, job.watchdog(config.watchdog_seconds),
               std::max(1, config.grid.tensor / static_cast<int>(model.num_key_value_heads)),
-              config.sequence_parallel, stream_.device()) {
+              config.sequence_parallel, {stream_.device(), config.axes}) {
     grid_.overlap(config.overlap);
     if (config.overlap && job.size() > 1 && job.is_first() && !job.mpi().can_overlap())
       fmt::print(stderr,

@@ -17,6 +17,7 @@ void end(StreamState* stream);
 void end(EventState* event);
 EventState* record(StreamState& stream);
 void wait(const EventState& event);
+bool is_past(const EventState& event);
 void wait(StreamState& stream, const EventState& event);
 void synchronize(StreamState& stream);
 
@@ -39,6 +40,13 @@ class Event {
     if constexpr (build::kWithCuda) {
       if (state_) cuda::wait(*state_);
     }
+  }
+  /// Whether the work before the point is done. Any thread may ask.
+  bool is_past() const {
+    if constexpr (build::kWithCuda) {
+      if (state_) return cuda::is_past(*state_);
+    }
+    return true;
   }
 
  private:

@@ -24,24 +24,35 @@ struct GridCoordinates {
   friend bool operator==(const GridCoordinates&, const GridCoordinates&) = default;
 };
 
+/// Where the tensors of a grid's ranks are, and how they go over its axes.
+struct GridDevice {
+  Device device;
+  enum class Axes {
+    kNccl,    ///< from device to device: every rank has a device of its own
+    kStaged,  ///< through the host and MPI: ranks may share a device. Only where asked for
+  };
+  Axes axes = Axes::kNccl;
+};
+
 GridCoordinates coordinates_of(int world_rank, const GridSizes& sizes);
 
 /// Parallel  made by all ranks together
 ///           Where there are more ranks than a grid has, neighbours form further grids of the same
 ///           sizes, each on its own (`world()` is one grid)
 /// Errors    ContractError when the number of ranks is not a multiple of the grid's, or the sharers
-///           of a key-value head do not divide the tensor ranks
+///           of a key-value head do not divide the tensor ranks; ConfigError where axes are NCCL's
+///           and a host has fewer devices than ranks
 class ProcessGrid {
  public:
   ProcessGrid(const ProcessGrid&) = delete;
   ProcessGrid& operator=(const ProcessGrid&) = delete;
   /// One rank, no MPI.
   ProcessGrid();
-  /// `key_value_sharers`: how many tensor ranks hold the same key-value head. `device`: where the
-  /// tensors are; those of the host may go over every axis all the same.
+  /// `key_value_sharers`: how many tensor ranks hold the same key-value head. Tensors of the host
+  /// may go over every axis, whatever `device` says.
   ProcessGrid(MpiSession& session, const GridSizes& sizes, WatchdogConfig watchdog,
               int key_value_sharers = 1, SequenceParallel sequence_parallel = SequenceParallel::kNo,
-              Device device = {});
+              GridDevice device = {});
 
   const GridSizes& sizes() const { return sizes_; }
   const GridCoordinates& coordinates() const { return coordinates_; }

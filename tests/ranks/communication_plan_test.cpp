@@ -82,10 +82,11 @@ void expect_counted(const PlannedTraffic& plan, ProcessGrid& grid,
 
 // Takes a step for every pair of groups.
 void expect_planned(const TinyCase& tiny, const GridCase& c, const TrainerConfig& config,
-                    const test::Backend& backend, const std::vector<Group>& groups) {
+                    const test::Backend& backend, const std::vector<Group>& groups,
+                    GridDevice::Axes axes = GridDevice::Axes::kStaged) {
   const ModelConfig model = test::config_of(tiny);
   SCOPED_TRACE(fmt::format("{} {}", tiny.name(), name_of(c)));
-  const auto grid = make_grid(c, model, backend.device);
+  const auto grid = make_grid(c, model, {backend.device, axes});
   GridRun run(*grid, c, groups, config,
               {.dtype = backend.dtype, .device = backend.device, .tiny = tiny}, "unused");
   for (std::size_t first = 0; first + 2 <= groups.size(); first += 2) {
@@ -130,8 +131,12 @@ TEST_P(CommunicationPlanOn, CountsWhatIsStoredInOneTypeAndSummedInAnother) {
   auto groups = test::tiny_rollouts();
   groups.resize(2);
   std::size_t turn = 0;
-  for (const GridCase& c : test::grid_cases(test::config_of(tiny)))
+  for (const GridCase& c : test::grid_cases(test::config_of(tiny))) {
     expect_planned(tiny, c, trainer_config(++turn), GetParam(), groups);
+    // Real ranks share the one device here.
+    if constexpr (build::kEmulatedDevice)
+      expect_planned(tiny, c, trainer_config(turn), GetParam(), groups, GridDevice::Axes::kNccl);
+  }
 }
 
 // Keys and values of shared rows: L gathers in forward, L reductions in backward of each

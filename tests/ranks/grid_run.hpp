@@ -46,7 +46,7 @@ inline std::vector<GridCase> grid_cases(const ModelConfig& model) {
 }
 
 inline std::unique_ptr<ProcessGrid> make_grid(const GridCase& c, const ModelConfig& model,
-                                              Device device = {}) {
+                                              GridDevice device = {}) {
   return std::make_unique<ProcessGrid>(
       ranks_session(), c.sizes, WatchdogConfig{.seconds = 60},
       std::max(1, c.sizes.tensor / static_cast<int>(model.num_key_value_heads)),

@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/communication_plan.hpp"
-#include "ranks/grid_run.hpp"
-#include "rl/naive_step.hpp"
+#include "ranks/trained_step.hpp"
 #include "support/device_schedule.hpp"
 
 namespace coppice {
@@ -13,48 +12,10 @@ namespace {
 
 using namespace test;
 
-std::vector<TinyCase> cases() {
-  return {{"Llama", false, 2, 1, 64, kStepVocabulary, 64},  // both tensor ranks hold its one k head
-          {"Qwen2", true, 2, 2, 64, kStepVocabulary, 64},
-          {"Qwen3", false, 2, 1, 64, kStepVocabulary, 64}};
-}
-
-struct Trained {
-  NaiveStep step;
-  Gradients before, after;  // weights
-};
-
-// Every rank's values are the roundings of the masters of the ranks that speak for them: so all
-// that hold the same have the same bits, and what checkpoints hold is what the ranks compute with.
-void expect_values_of(GridRun& run, const Gradients& weights) {
-  for (Parameter* parameter : run.model().parameters()) {
-    for (const ParameterPart& part : parameter->parts) {
-      const auto values = values_of(rows_of(part, parameter->value));
-      const auto whole = rounded(weights.at("/parameters/" + part.name), DType::kBF16);
-      std::vector<double> expected(values.size());
-      GridRun::for_each_element(part.shard, [&](std::int64_t element, std::int64_t i) {
-        expected[static_cast<std::size_t>(i)] = whole[static_cast<std::size_t>(element)];
-      });
-      EXPECT_EQ(values, expected) << part.name;
-    }
-  }
-}
-
 class TrainerOnTwoRanksCuda : public testing::TestWithParam<GridCase> {
  protected:
   static Trained train(const TinyCase& tiny, const std::vector<Group>& groups) {
-    const auto grid = make_grid(GetParam(), config_of(tiny), kCudaDevice);
-    const SharedDirectory directory(grid->world());
-    GridRun run(*grid, GetParam(), groups, step_config(Sharing::kGrouped),
-                {.dtype = DType::kBF16, .device = kCudaDevice, .tiny = tiny}, directory.path());
-    Trained result;
-    result.before = run.named_weights();
-    const auto metrics = run.trainer().step();
-    result.step = {metrics.value().loss.value(), run.gradients()};
-    result.after = run.named_weights();
-    EXPECT_NE(result.after, result.before);
-    expect_values_of(run, result.after);
-    return result;
+    return test::train(GetParam(), tiny, groups, GridDevice::Axes::kStaged);
   }
 };
 
@@ -64,13 +25,13 @@ class TrainerOnTwoRanksCuda : public testing::TestWithParam<GridCase> {
 // bf16 values not gathered; each of the two waits of a staged collective left out.
 TEST_P(TrainerOnTwoRanksCuda, ErrInAStepAtMostTwiceAsMuchAsThePlainModelInBf16) {
   StepErrors errors;
-  for (const TinyCase& tiny : cases())
+  for (const TinyCase& tiny : step_cases())
     errors.add(tiny, 0, true, train(tiny, recorded_groups(tiny, 0)).step);
   errors.expect_right_losses();
 }
 
 TEST_P(TrainerOnTwoRanksCuda, GiveTheSameBitsUnderEverySchedule) {
-  const TinyCase tiny = cases()[2];
+  const TinyCase tiny = step_cases()[2];
   const auto groups = recorded_groups(tiny, 0);
   const Trained first = train(tiny, groups);
   set_device_schedule(1 + ranks_session().rank());  // another one for each rank

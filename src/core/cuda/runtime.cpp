@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "core/cuda/launch_support.hpp"
 
@@ -70,7 +72,34 @@ bool is_pinned(const void* host) {
 
 struct EventState {
   cudaEvent_t native = nullptr;
+  std::shared_ptr<WaitObserver> observer{};
 };
+
+namespace {
+
+// Until `query` says that it is done: by polling, so that the observer can look.
+template <class Query>
+void wait_observed(WaitObserver& observer, const Query& query, const char* action) {
+  constexpr int kSpins = 200;
+  constexpr std::chrono::milliseconds kBetweenLooks(5), kShortWait(1);
+  constexpr std::chrono::microseconds kPause(20);
+  const auto start = std::chrono::steady_clock::now();
+  auto looked = start;
+  for (int poll = 0;; ++poll) {
+    const cudaError_t code = query();
+    if (code == cudaSuccess) break;
+    if (code != cudaErrorNotReady) check_device(code, action);
+    if (poll < kSpins) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - start > kShortWait) std::this_thread::sleep_for(kPause);
+    if (now - looked < kBetweenLooks) continue;
+    looked = now;
+    observer.look();
+  }
+  observer.look();
+}
+
+}  // namespace
 struct TimeMark {
   cudaEvent_t native;
 };
@@ -96,7 +125,7 @@ StreamState* begin_stream(const Device& device) {
                "setting up the memory pool");
   cudaStream_t stream = nullptr;
   check_device(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  return new StreamState{device, stream, nullptr, nullptr};
+  return new StreamState{device, stream, nullptr, nullptr, nullptr};
 }
 
 // Ends cannot throw; a device that failed says so at the next call that can.
@@ -112,6 +141,7 @@ EventState* record(StreamState& stream) {
   cudaStream_t of = native(stream);  // an event is one of the current device
   auto state = std::make_unique<EventState>();
   check_device(cudaEventCreateWithFlags(&state->native, cudaEventDisableTiming), "making an event");
+  state->observer = stream.observer;
   check_device(cudaEventRecord(state->native, of), "recording an event");
   return state.release();
 }
@@ -119,7 +149,17 @@ void end(EventState* event) {
   cudaEventDestroy(event->native);
   delete event;
 }
+bool is_past(const EventState& event) {
+  const cudaError_t code = cudaEventQuery(event.native);
+  if (code == cudaErrorNotReady) return false;
+  check_device(code, "asking for an event");
+  return true;
+}
 void wait(const EventState& event) {
+  if (event.observer) {
+    const auto query = [&] { return cudaEventQuery(event.native); };
+    return wait_observed(*event.observer, query, "waiting for an event");
+  }
   check_device(cudaEventSynchronize(event.native), "waiting for an event");
 }
 void wait(StreamState& stream, const EventState& event) {
@@ -145,6 +185,10 @@ double seconds_between(const TimeMark& begin, const TimeMark& end) {
 }
 
 void synchronize(StreamState& stream) {
+  if (stream.observer) {
+    const auto query = [&] { return cudaStreamQuery(native(stream)); };
+    return wait_observed(*stream.observer, query, "waiting for a stream");
+  }
   check_device(cudaStreamSynchronize(native(stream)), "waiting for a stream");
 }
 void synchronize_device(const Device& device) {
@@ -180,6 +224,11 @@ void free_pinned(std::byte* block) { cudaFreeHost(block); }
 
 void copy(StreamState& stream, const Copy& copy) {
   if (copy.bytes == 0 || copy.rows == 0) return;
+  // CUDA waits itself where a copy's host memory is not pinned, and nobody could look on.
+  if (stream.observer && copy.kind != CopyKind::kOnDevice &&
+      !is_pinned(copy.kind == CopyKind::kToHost ? copy.to : copy.from)) {
+    synchronize(stream);
+  }
   const auto kind = copy.kind == CopyKind::kOnDevice   ? cudaMemcpyDeviceToDevice
                     : copy.kind == CopyKind::kToDevice ? cudaMemcpyHostToDevice
                                                        : cudaMemcpyDeviceToHost;

@@ -17,11 +17,19 @@ struct Attachment {
   virtual ~Attachment() = default;
 };
 
+/// Looks on while the host waits for a stream whose work may depend on other processes.
+struct WaitObserver {
+  virtual ~WaitObserver() = default;
+  /// Called every few milliseconds of a wait, and once behind it; throws where the work was in vain.
+  virtual void look() = 0;
+};
+
 struct StreamState {
   Device device;
   void* native = nullptr;                // a cudaStream_t, or the emulated device's queue
   std::unique_ptr<Attachment> products;  // gemm.cpp
   std::unique_ptr<Attachment> staging;   // upload.cpp
+  std::shared_ptr<WaitObserver> observer;  // parallel/nccl
 };
 
 /// Memory of the device, in the stream's order: valid for work enqueued on it afterwards.

@@ -4,7 +4,9 @@
 #include <mpi.h>
 
 #include <array>
+#include <functional>
 #include <list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +57,11 @@ class Heartbeat {
   /// No rank before this one is known to wait too: of several that would say the same, one does.
   bool is_first_to_wait() const;
 
+  /// What goes on while the host waits in MPI, by who wants it: a device's communication.
+  std::map<const void*, std::function<void()>> hooks;
+  void host_waits() const {
+    for (const auto& [owner, hook] : hooks) hook();
+  }
   /// Whether this rank has told yet that it was asked to stop while it waited.
   bool stop_is_told = false;
 

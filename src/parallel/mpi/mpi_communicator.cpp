@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <thread>
+
+#include "parallel/mpi/long_wait.hpp"
 
 namespace coppice {
 namespace {
@@ -131,68 +134,31 @@ void MpiCommunicator::wait(const std::function<bool()>& is_done, Collective coll
                            std::int64_t bytes) {
   // Short waits are spun, so that small collectives stay fast; then the core is offered to others.
   constexpr int kSpins = 200;
-  constexpr std::chrono::milliseconds kBetweenLooks(5), kShortWait(1);
+  constexpr std::chrono::milliseconds kShortWait(1);
   constexpr std::chrono::microseconds kPause(50);
-  constexpr std::chrono::seconds kStopped(1);  // such a pause was this process's, not its peers'
-  auto start = Clock::now(), looked = start;
+  const auto start = LongWait::Clock::now();
   // In the axis's own thread nothing is told, and nobody given up: this rank's driver waits for it.
   const bool runs_here = thread_.runs_here();
-  WaitNotice here{};
-  if (!runs_here) {
-    here = notice_of(name_of(collective), axis_, activity_);
-    stop_seen_.reset();
-  }
+  std::optional<LongWait> longer;
   for (int poll = 0;; ++poll) {
     if (is_done()) break;
     if (poll < kSpins) continue;
     sched_yield();
-    const auto now = Clock::now();
     // A long wait leaves the core to whoever is waited for: yielding ranks still take turns.
     // Under compute nobody waits yet, and the core is the compute's.
-    if (runs_here || now - start > kShortWait) std::this_thread::sleep_for(kPause);
+    if (runs_here || LongWait::Clock::now() - start > kShortWait)
+      std::this_thread::sleep_for(kPause);
     if (runs_here) {
       thread_.check_abandoned();
       continue;
     }
-    if (now - looked < kBetweenLooks) continue;
-    if (now - looked > kStopped) start += now - looked;
-    looked = now;
-    heartbeat_.listen();
-    tell_of_stop(here, now);
-    const std::chrono::duration<double> waited = now - start;
-    // Half-way a rank tells the others where it waits, and who waits too answers; who is silent at
-    // the end is to blame.
-    if (waited.count() > watchdog_.seconds / 2 || heartbeat_.another_waits()) tell(here);
-    if (waited.count() > watchdog_.seconds) {
-      throw CommError(fmt::format(
-          "{} ({} bytes) has not finished in {:.0f} s: {}. Look at what those ranks do, or raise "
-          "limits.watchdog_seconds.",
-          place_of(here), bytes, waited.count(), heartbeat_.report()));
-    }
+    heartbeat_.host_waits();
+    if (!longer)
+      longer.emplace(heartbeat_, watchdog_, name_of(collective), axis_, activity_, start);
+    longer->look();
+    if (longer->is_too_long()) throw CommError(longer->report(bytes));
   }
-  if (here.state == WaitNotice::kSilent) return;
-  here.state = WaitNotice::kSilent;
-  heartbeat_.announce(here);
-}
-
-void MpiCommunicator::tell(WaitNotice& here) {
-  if (here.state == WaitNotice::kWaits) return;
-  here.state = WaitNotice::kWaits;
-  heartbeat_.announce(here);
-}
-
-void MpiCommunicator::tell_of_stop(WaitNotice& here, Clock::time_point now) {
-  // mpirun kills the ranks 1 s after it has asked them to stop.
-  constexpr std::chrono::milliseconds kUnusual(300), kAnswers(500);
-  if (heartbeat_.stop_is_told || !watchdog_.stop_requested || !watchdog_.stop_requested()) return;
-  if (!stop_seen_) stop_seen_ = now;
-  if (now - *stop_seen_ < kUnusual) return;
-  tell(here);
-  if (now - *stop_seen_ < kAnswers) return;
-  heartbeat_.stop_is_told = true;
-  if (heartbeat_.is_first_to_wait() && !heartbeat_.another_fails())
-    watchdog_.notice(
-        fmt::format("asked to stop while waiting in {}: {}", place_of(here), heartbeat_.report()));
+  if (longer) longer->end();
 }
 
 void MpiCommunicator::reduce_pieces(ConstTensorView whole, TensorView result, ReduceOp op,

@@ -2,8 +2,6 @@
 // Collectives of host memory over MPI. Private to parallel/mpi: others see Communicator.
 #include <mpi.h>
 
-#include <chrono>
-#include <optional>
 #include <string>
 
 #include "parallel/communicator.hpp"
@@ -27,7 +25,6 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) override;
   void do_all_gather(Stream& stream, ConstTensorView shard, TensorView whole,
                      std::span<const std::int64_t> rows) override;
@@ -40,8 +37,6 @@ class MpiCommunicator final : public Communicator {
                                     const BackgroundFacts& facts) override;
   class UnderCompute;
 
-  void tell(WaitNotice& here);
-  void tell_of_stop(WaitNotice& here, Clock::time_point now);
   void take_turn(Collective collective, std::int64_t bytes);
   void wait(const std::function<bool()>& is_done, Collective collective, std::int64_t bytes);
   void finish(std::span<MPI_Request> requests, Collective collective, std::int64_t bytes);
@@ -56,8 +51,7 @@ class MpiCommunicator final : public Communicator {
   const Activity& activity_;
   Heartbeat& heartbeat_;
   PairwiseReduction pairwise_;
-  bool has_threads_;                            // MPI may be called by several threads at once
-  std::optional<Clock::time_point> stop_seen_;  // since when this rank waits, asked to stop
+  bool has_threads_;  // MPI may be called by several threads at once
   int rank_ = 0;
   int size_ = 1;
   CollectiveThread thread_;  // last: it ends before what its jobs use

@@ -17,6 +17,7 @@
 
 #include "parallel/mpi/deadline.hpp"
 #include "parallel/mpi/heartbeat.hpp"
+#include "parallel/mpi/long_wait.hpp"
 #include "parallel/mpi/mpi_communicator.hpp"
 
 namespace coppice {
@@ -181,6 +182,7 @@ bool MpiSession::State::wait_for(MPI_Request& request, Clock::time_point begin,
     if (done != 0) break;
     const std::chrono::duration<double> waited = Clock::now() - begin;
     heartbeat->listen();
+    heartbeat->host_waits();
     const bool is_long = seconds && waited.count() > *seconds / 2;
     if (here.state == WaitNotice::kSilent && (is_long || heartbeat->another_waits())) {
       here.state = WaitNotice::kWaits;
@@ -224,6 +226,22 @@ std::optional<std::vector<std::string>> MpiSession::gather(std::string_view word
                                  static_cast<std::size_t>(g.lengths[rank])));
   state_->gatherings.pop_back();
   return words;
+}
+
+void MpiSession::add_wait_hook(const void* owner, std::function<void()> hook) {
+  if (state_->has_mpi) state_->heartbeat->hooks[owner] = std::move(hook);
+}
+void MpiSession::remove_wait_hook(const void* owner) {
+  if (state_->has_mpi && state_->heartbeat) state_->heartbeat->hooks.erase(owner);
+}
+
+std::unique_ptr<LongWait> MpiSession::begin_wait(std::string_view collective, std::string_view axis,
+                                                 const Activity& activity,
+                                                 const WatchdogConfig& watchdog,
+                                                 Clock::time_point start) {
+  COPPICE_CHECK(state_->has_mpi, "a wait for others without any");
+  return std::make_unique<LongWait>(*state_->heartbeat, watchdog, collective, axis, activity,
+                                    start);
 }
 
 std::string MpiSession::whereabouts() const { return state_->heartbeat->report(); }

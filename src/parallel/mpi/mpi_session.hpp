@@ -1,6 +1,7 @@
 #pragma once
 // MPI for the length of the program: started once, ended once, and never ended while an error is on
 // its way out, because a rank that waits in MPI_Finalize for peers that wait for it hangs them all.
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "parallel/communicator.hpp"
 
 namespace coppice {
+
+class LongWait;
 
 /// How long a rank waits in a collective before it gives its peers up.
 struct WatchdogConfig {
@@ -66,6 +69,15 @@ class MpiSession {
                                                  std::optional<double> seconds);
   /// One sentence about where the other ranks are, after a gather() in vain.
   std::string whereabouts() const;
+
+  /// Called between looks while this rank waits in MPI, until removed; may throw. For what a device
+  /// needs of its host meanwhile.
+  void add_wait_hook(const void* owner, std::function<void()> hook);
+  void remove_wait_hook(const void* owner);
+  /// A wait that is not MPI's, in which others are told and heard all the same. Not without MPI.
+  std::unique_ptr<LongWait> begin_wait(std::string_view collective, std::string_view axis,
+                                       const Activity& activity, const WatchdogConfig& watchdog,
+                                       std::chrono::steady_clock::time_point start);
 
   /// What this rank is doing; whoever drives the work writes it, messages about waits read it.
   Activity& activity();

@@ -72,6 +72,12 @@ void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> 
   driver().scheduler.enqueue(queue_of(stream), std::move(name), std::move(work));
 }
 
+void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt) {
+  driver().scheduler.enqueue_attempts(queue_of(stream), std::move(name), std::move(attempt));
+}
+
+void go_on() { driver().scheduler.go_on(); }
+
 void check_device_range(const char* what, const void* address, std::int64_t bytes) {
   const auto problem = gpu().memory.problem_with(address, bytes);
   if (problem.empty()) return;
@@ -85,8 +91,18 @@ void check_device_range(const char* what, const void* address, std::int64_t byte
 
 namespace cuda {
 
+namespace {
+
+emulated::Scheduler::Look look_of(WaitObserver* observer) {
+  if (observer == nullptr) return {};
+  return [observer] { observer->look(); };
+}
+
+}  // namespace
+
 struct EventState {
   std::shared_ptr<emulated::Scheduler::Mark> mark;
+  std::shared_ptr<WaitObserver> observer;
 };
 struct TimeMark {
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
@@ -95,7 +111,7 @@ struct TimeMark {
 
 StreamState* begin_stream(const Device& device) {
   check_device_is_there(device);
-  return new StreamState{device, driver().scheduler.begin_queue(), nullptr, nullptr};
+  return new StreamState{device, driver().scheduler.begin_queue(), nullptr, nullptr, nullptr};
 }
 void end(StreamState* stream) {
   auto* queue = &queue_of(*stream);
@@ -104,10 +120,15 @@ void end(StreamState* stream) {
   delete stream;
 }
 EventState* record(StreamState& stream) {
-  return new EventState{driver().scheduler.record(queue_of(stream))};
+  return new EventState{driver().scheduler.record(queue_of(stream)), stream.observer};
 }
 void end(EventState* event) { delete event; }
-void wait(const EventState& event) { driver().scheduler.finish(*event.mark); }
+void wait(const EventState& event) {
+  WaitObserver* observer = event.observer.get();
+  driver().scheduler.finish(*event.mark, look_of(observer));
+  if (observer) observer->look();
+}
+bool is_past(const EventState& event) { return event.mark->reached; }
 void wait(StreamState& stream, const EventState& event) {
   driver().scheduler.wait(queue_of(stream), event.mark);
 }
@@ -123,7 +144,11 @@ double seconds_between(const TimeMark& begin, const TimeMark& end) {
   return std::chrono::duration<double>(*end.time - *begin.time).count();
 }
 
-void synchronize(StreamState& stream) { driver().scheduler.finish(queue_of(stream)); }
+void synchronize(StreamState& stream) {
+  WaitObserver* observer = stream.observer.get();
+  driver().scheduler.finish(queue_of(stream), look_of(observer));
+  if (observer) observer->look();
+}
 void synchronize_device(const Device& device) {
   check_device_is_there(device);
   driver().scheduler.finish_all();

@@ -1,5 +1,7 @@
 #include "core/cuda/emulated/scheduler.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -14,6 +16,7 @@ namespace coppice::emulated {
 struct Scheduler::Item {
   std::string name;
   std::function<void()> work;
+  std::function<bool()> attempt;
   bool always = false;
   std::shared_ptr<Mark> record;
   std::shared_ptr<const Mark> wait;
@@ -64,25 +67,32 @@ Scheduler::Queue* Scheduler::begin_queue() {
 }
 
 void Scheduler::end_queue(Queue* queue) noexcept {
-  while (!queue->items.empty()) advance(*queue);
+  while (!queue->items.empty()) {
+    if (!advance(*queue)) sched_yield();
+  }
   std::erase_if(queues_, [&](const auto& other) { return other.get() == queue; });
 }
 
 void Scheduler::enqueue(Queue& queue, std::string name, std::function<void()> work, bool always) {
-  queue.items.push_back({std::move(name), std::move(work), always, nullptr, nullptr});
+  queue.items.push_back({std::move(name), std::move(work), {}, always, nullptr, nullptr});
+  run_some_eagerly();
+}
+
+void Scheduler::enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt) {
+  queue.items.push_back({std::move(name), {}, std::move(attempt), false, nullptr, nullptr});
   run_some_eagerly();
 }
 
 std::shared_ptr<Scheduler::Mark> Scheduler::record(Queue& queue) {
-  auto mark = std::make_shared<Mark>(Mark{&queue});
-  queue.items.push_back({"an event", {}, true, mark, nullptr});
+  auto mark = std::make_shared<Mark>(&queue);
+  queue.items.push_back({"an event", {}, {}, true, mark, nullptr});
   run_some_eagerly();
   return mark;
 }
 
 void Scheduler::wait(Queue& queue, std::shared_ptr<const Mark> mark) {
   if (mark->reached) return;
-  queue.items.push_back({"a wait", {}, true, nullptr, std::move(mark)});
+  queue.items.push_back({"a wait", {}, {}, true, nullptr, std::move(mark)});
 }
 
 bool Scheduler::runnable(const Queue& queue) const {
@@ -91,38 +101,44 @@ bool Scheduler::runnable(const Queue& queue) const {
   return next.wait == nullptr || next.wait->reached;
 }
 
-void Scheduler::run_next(Queue& queue) {
-  const Item item = std::move(queue.items.front());
+// Whether the queue has come on: an attempt may have to be made again.
+bool Scheduler::run_next(Queue& queue) {
+  Item item = std::move(queue.items.front());
   queue.items.pop_front();
   if (item.record) item.record->reached = true;
-  if (!item.work || (!failure_.empty() && !item.always)) return;
+  if ((!item.work && !item.attempt) || (!failure_.empty() && !item.always)) return true;
+  bool done = true;
   running_ = true;
   try {
     const Opened opened(pages_);
-    item.work();
+    if (item.work) {
+      item.work();
+    } else {
+      done = item.attempt();
+    }
   } catch (const DeviceError& error) {
     if (failure_.empty()) failure_ = error.what();
   } catch (const std::exception& error) {
     if (failure_.empty()) failure_ = fmt::format("{}: {}", item.name, error.what());
   }
   running_ = false;
+  if (!done) queue.items.push_front(std::move(item));
+  return done;
 }
 
 // One step of the work that `queue` needs to get on: its own next, or that of the queue it waits
 // for. This ends, because a point is recorded before anybody can wait for it.
-void Scheduler::advance(Queue& queue) {
+bool Scheduler::advance(Queue& queue) {
   Queue* at = &queue;
   while (!runnable(*at)) at = at->items.front().wait->queue;
-  run_next(*at);
+  return run_next(*at);
 }
 
 bool Scheduler::run_any() {
   const auto first = queues_.empty() ? 0 : draw(queues_.size());
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = *queues_[(first + i) % queues_.size()];
-    if (!runnable(queue)) continue;
-    run_next(queue);
-    return true;
+    if (runnable(queue) && run_next(queue)) return true;
   }
   return false;
 }
@@ -132,31 +148,38 @@ void Scheduler::run_some_eagerly() {
   }
 }
 
+void Scheduler::go_on() {
+  if (!running_) run_any();
+}
+
 template <class Done>
-void Scheduler::finish_until(Queue& queue, const Done& done) {
+void Scheduler::finish_until(Queue& queue, const Done& done, const Look& look) {
   COPPICE_CHECK(!running_, "work of the device waits for the device");
   while (!done()) {
-    if (draw(8) < stray_) {
-      run_any();
-    } else {
-      advance(queue);
-    }
+    const bool came_on = draw(8) < stray_ ? run_any() : advance(queue);
+    if (came_on) continue;
+    if (look) look();
+    sched_yield();  // what is waited for is another process's
   }
   throw_if_failed();
 }
 
-void Scheduler::finish(Queue& queue) {
-  finish_until(queue, [&] { return queue.items.empty(); });
+void Scheduler::finish(Queue& queue, const Look& look) {
+  finish_until(
+      queue, [&] { return queue.items.empty(); }, look);
 }
 
-void Scheduler::finish(const Mark& mark) {
+void Scheduler::finish(const Mark& mark, const Look& look) {
   if (mark.reached) return throw_if_failed();
-  finish_until(*mark.queue, [&] { return mark.reached; });
+  finish_until(
+      *mark.queue, [&] { return mark.reached.load(); }, look);
 }
 
 void Scheduler::finish_all() {
   COPPICE_CHECK(!running_, "work of the device waits for the device");
-  while (run_any()) {
+  const auto busy = [](const auto& queue) { return !queue->items.empty(); };
+  while (std::any_of(queues_.begin(), queues_.end(), busy)) {
+    if (!run_any()) sched_yield();
   }
   throw_if_failed();
 }

@@ -6,6 +6,7 @@
 // other. What the host does not wait for may stay undone; what an event does not order comes in
 // either order. What the work is, and the memory it touches, are left to runtime.cpp and the
 // kernels.
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,8 +23,9 @@ class Scheduler {
   class Queue;
   /// A point in a queue's work. Shared by its event and by the queues that wait for it.
   struct Mark {
+    explicit Mark(Queue* of) : queue(of) {}
     Queue* queue;
-    bool reached = false;
+    std::atomic<bool> reached = false;  // another thread of the host may ask
   };
 
   /// `pages` are open while work runs.
@@ -42,26 +44,32 @@ class Scheduler {
 
   /// After work has failed, what is left is dropped, as on a GPU, but for `always`.
   void enqueue(Queue& queue, std::string name, std::function<void()> work, bool always = false);
+  /// Work that others must take part in: `attempt` is called again until it returns true, and other
+  /// queues go on meanwhile.
+  void enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt);
   std::shared_ptr<Mark> record(Queue& queue);
   void wait(Queue& queue, std::shared_ptr<const Mark> mark);
 
-  /// The host waits.
+  /// The host waits. `look` is called now and then where work waits for others; it may throw.
   ///
   /// Errors    DeviceError with the first failure since the last wait that threw
-  void finish(Queue& queue);
-  void finish(const Mark& mark);
+  using Look = std::function<void()>;
+  void finish(Queue& queue, const Look& look = {});
+  void finish(const Mark& mark, const Look& look = {});
   void finish_all();
+  /// The host is busy with something else than this device, which goes on meanwhile.
+  void go_on();
 
  private:
   struct Item;
 
   bool runnable(const Queue& queue) const;
-  void run_next(Queue& queue);
-  void advance(Queue& queue);
+  bool run_next(Queue& queue);
+  bool advance(Queue& queue);
   bool run_any();
   void run_some_eagerly();
   template <class Done>
-  void finish_until(Queue& queue, const Done& done);
+  void finish_until(Queue& queue, const Done& done, const Look& look);
   void throw_if_failed();
   std::uint64_t draw(std::uint64_t below);
 

@@ -15,6 +15,13 @@ inline void enqueue(Stream& stream, std::string name, std::function<void()> work
   enqueue(stream.state(), std::move(name), std::move(work));
 }
 
+/// Work that other processes must take part in: called again until it returns true. Other streams
+/// go on meanwhile.
+void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt);
+
+/// The host waits for something else than the device, which works meanwhile.
+void go_on();
+
 /// For work that is not a kernel: `what` (a copy's source, say) must lie in one block of the
 /// device's memory in use.
 ///
