@@ -54,7 +54,9 @@ void check_precision(const config::RunConfig& config, RunConfigText& text,
 }  // namespace
 
 JobSize size_of(const Job& job) {
-  return {job.size(), job.default_threads(), device_count(DeviceKind::kCuda), job.local_size()};
+  // Every process has an emulated device of its own.
+  const int devices = device_count(DeviceKind::kCuda) * (build::kEmulatedDevice ? job.local_size() : 1);
+  return {job.size(), job.default_threads(), devices, job.local_size()};
 }
 
 DeviceKind chosen_device(const config::RunConfig& config, RunConfigUse use, const JobSize& job) {
@@ -74,13 +76,13 @@ void check_device(const config::RunConfig& config, RunConfigText& text, RunConfi
     text.add_problem(path,
                      "STAGED is how ranks on CUDA devices talk; on the CPU they always use MPI. "
                      "Remove it.");
-  // Every process has its own emulated device.
-  const bool shares = !build::kEmulatedDevice && job.local_ranks > job.cuda_devices;
-  if (!staged && on_cuda && ranks > 1 && shares && use != RunConfigUse::kPlan)
-    text.add_problem(path, fmt::format("{} ranks on this machine share {} CUDA devices (NCCL takes "
-                                       "one rank a device). Start {} ranks here, or set STAGED "
+  const bool share = job.cuda_devices > 0 && job.local_ranks > job.cuda_devices;
+  if (!staged && on_cuda && ranks > 1 && share && use != RunConfigUse::kPlan)
+    text.add_problem(path, fmt::format("{} ranks on this machine would share {} CUDA device{} (NCCL "
+                                       "takes one rank a device). Start {} here, or set STAGED "
                                        "(through the host's memory and MPI, which is slow).",
-                                       job.local_ranks, job.cuda_devices, job.cuda_devices));
+                                       job.local_ranks, job.cuda_devices,
+                                       job.cuda_devices == 1 ? "" : "s", job.cuda_devices));
 }
 
 std::vector<std::string> device_problems(const ModelConfig& model, DeviceKind device) {

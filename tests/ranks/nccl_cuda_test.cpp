@@ -3,6 +3,7 @@
 // its own; on real ones the cases need as many GPUs as ranks.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/copy.hpp"
@@ -166,6 +167,85 @@ TEST_P(NcclOnCuda, CountsWhatTheCallerHandedIn) {
   EXPECT_EQ(comm_.counter(Collective::kReduceScatter).bytes, 12 * size_);
   EXPECT_EQ(comm_.counter(Collective::kReduceScatter).calls, 1);
   stream().synchronize();
+}
+
+// What a training step starts and awaits, of this rank's own values.
+struct Started {
+  Started(TestContext& test, Communicator& comm, int round)
+      : rows(uneven_rows(comm.size())),
+        total(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})),
+        sum(test.random(DType::kF32, {301}, fmt::format("sum {} {}", round, comm.rank()))),
+        part(test.random(DType::kF32, {rows[static_cast<std::size_t>(comm.rank())], 3},
+                         fmt::format("part {} {}", round, comm.rank()))),
+        all(test.zeros(DType::kF32, {total, 3})),
+        whole(test.random(DType::kF32, {total, 3}, fmt::format("whole {} {}", round, comm.rank()))),
+        shard(test.zeros(DType::kF32, part.shape())) {}
+
+  void run(Stream& stream, Communicator& comm) {
+    comm.all_reduce(stream, sum, ReduceOp::kSum);
+    comm.all_gather(stream, part, all, rows);
+    comm.reduce_scatter(stream, whole, shard, rows);
+  }
+  std::vector<Pending> start(Stream& stream, Communicator& comm) {
+    std::vector<Pending> pending;
+    pending.push_back(comm.start_all_reduce(stream, sum, ReduceOp::kSum));
+    pending.push_back(comm.start_all_gather(stream, part, all, rows));
+    pending.push_back(comm.start_reduce_scatter(stream, whole, shard, rows));
+    return pending;
+  }
+  friend bool operator==(const Started& a, const Started& b) {
+    return bit_equal(a.sum, b.sum) && bit_equal(a.all, b.all) && bit_equal(a.shard, b.shard);
+  }
+
+  std::vector<std::int64_t> rows;
+  std::int64_t total;
+  Tensor sum, part, all, whole, shard;
+};
+
+// Mutation seen red: a finish() that does not wait; a start() whose stream does not.
+TEST_P(NcclOnCuda, StartedCollectivesGiveTheBitsCallsAndBytesOfBlockingOnes) {
+  NcclAxis started(60, "replicas");
+  Trace trace(1000);
+  started.comm->trace_to(&trace, "replicas");
+  std::vector<Started> expected, got;
+  std::vector<Pending> pending;
+  Tensor beside = test_.filled(DType::kF32, {16}, me_), one = test_.filled(DType::kF32, {1}, 1);
+  for (int round = 0; round < 3; ++round) {
+    expected.emplace_back(test_, comm_, round);
+    got.emplace_back(test_, comm_, round);
+    for (Pending& each : got.back().start(stream(), *started.comm))
+      pending.push_back(std::move(each));
+    // Another axis goes on meanwhile.
+    expected.back().run(stream(), comm_);
+    comm_.all_reduce(stream(), beside, ReduceOp::kMax);
+  }
+  // On the same axis a blocking call comes behind what was started.
+  started.comm->all_reduce(stream(), one, ReduceOp::kSum);
+  for (std::size_t i = pending.size(); i-- > 0;) pending[i].finish(stream());
+  pending.front().finish(stream());
+  EXPECT_EQ(values_of(one), Values(1, size_));
+  EXPECT_EQ(values_of(beside), Values(16, size_ - 1));
+  for (std::size_t round = 0; round < 3; ++round) EXPECT_TRUE(got[round] == expected[round]);
+  const auto calls = [](Communicator& comm, Collective what) { return comm.counter(what).calls; };
+  for (const auto what : {Collective::kAllGather, Collective::kReduceScatter}) {
+    EXPECT_EQ(calls(*started.comm, what), calls(comm_, what));
+    EXPECT_EQ(started.comm->counter(what).bytes, comm_.counter(what).bytes);
+  }
+  // The host's part of each: that it was enqueued, and that the stream was told to wait.
+  const auto of_kind = [&](TraceKind kind) {
+    return std::ranges::count(trace.events(), kind, &TraceEvent::kind);
+  };
+  EXPECT_EQ(of_kind(TraceKind::kCollective), 10);
+  EXPECT_EQ(of_kind(TraceKind::kWait), 9);
+  started.comm->trace_to(nullptr, "replicas");
+}
+
+TEST_P(NcclOnCuda, OverlapMayBeTurnedOff) {
+  comm_.overlap(false);
+  Started expected(test_, comm_, 0), got(test_, comm_, 0);
+  expected.run(stream(), comm_);
+  const std::vector<Pending> done = got.start(stream(), comm_);
+  EXPECT_TRUE(got == expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, NcclOnCuda, testing::Range(0, 6));

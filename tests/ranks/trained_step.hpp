@@ -3,6 +3,9 @@
 // that compare such steps.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "ranks/grid_run.hpp"
 #include "rl/naive_step.hpp"
 
@@ -17,6 +20,7 @@ inline std::vector<TinyCase> step_cases() {
 struct Trained {
   NaiveStep step;
   Gradients before, after;  // weights
+  std::set<std::string> started;  // collectives that ran under compute: "tensor all_gather"
 };
 
 // Every rank's values are the roundings of the masters of the ranks that speak for them: so all
@@ -36,16 +40,24 @@ inline void expect_values_of(GridRun& run, const Gradients& weights) {
 }
 
 inline Trained train(const GridCase& which, const TinyCase& tiny, const std::vector<Group>& groups,
-                     GridDevice::Axes axes) {
+                     GridDevice::Axes axes, bool overlap = true) {
   const bool shared = build::kEmulatedDevice || axes == GridDevice::Axes::kStaged;
   const Device device{DeviceKind::kCuda, shared ? 0 : ranks_session().local_rank()};
   const auto grid = make_grid(which, config_of(tiny), {device, axes});
+  grid->overlap(overlap);
   const SharedDirectory directory(grid->world());
   GridRun run(*grid, which, groups, step_config(Sharing::kGrouped),
               {.dtype = DType::kBF16, .device = device, .tiny = tiny}, directory.path());
   Trained result;
   result.before = run.named_weights();
+  Trace trace;
+  grid->trace_to(&trace);
   const auto metrics = run.trainer().step();
+  grid->trace_to(nullptr);
+  for (const TraceEvent& event : trace.events()) {
+    if (event.kind == TraceKind::kWait)
+      result.started.insert(std::string(event.facts.axis) + " " + event.name);
+  }
   result.step = {metrics.value().loss.value(), run.gradients()};
   result.after = run.named_weights();
   EXPECT_NE(result.after, result.before);

@@ -88,11 +88,24 @@ class Connection {
   }
 };
 
+namespace {
+
+// What NCCL can be told by its environment alone. Read at its first calls; whoever has set one of
+// them means it.
+void set_environment() {
+  // Sums within NVLink's switches differ from call to call (NVIDIA/nccl issue 1497), and a run must
+  // repeat bit for bit.
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
+  // Collectives of two axes are under way at once. Unless they start in the same order on every
+  // device, each may hold what the other needs to start; this makes it the order of the calls.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
+}  // namespace
+
 UniqueId make_unique_id() {
   static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
-  // Sums within NVLink's switches differ from call to call (NVIDIA/nccl issue 1497), and a run must
-  // repeat bit for bit. Read at NCCL's first call; whoever has set it means it.
-  setenv("NCCL_NVLS_ENABLE", "0", 0);
+  set_environment();
   ncclUniqueId id;
   check(ncclGetUniqueId(&id), "ncclGetUniqueId");
   UniqueId result;
@@ -103,7 +116,7 @@ UniqueId make_unique_id() {
 void EndConnection::operator()(Connection* connection) const { delete connection; }
 
 ConnectionPtr begin(const Device&, const UniqueId& id, int rank, int size, std::string axis) {
-  setenv("NCCL_NVLS_ENABLE", "0", 0);  // of ranks that made no id
+  set_environment();  // of ranks that made no id
   ncclUniqueId native;
   std::memcpy(&native, id.bytes.data(), sizeof(native));
   ConnectionPtr connection(new Connection);

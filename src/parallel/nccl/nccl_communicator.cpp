@@ -40,7 +40,7 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, std::stri
       exceptions_at_start_(std::uncaught_exceptions()) {
   stream_.state().observer = watch_;
   try {
-    watch_->wait_until_ready(axis_, "the start of NCCL");
+    watch_->wait_for_start(axis_);
   } catch (...) {
     watch_->remove(axis_);
     throw;
@@ -49,19 +49,35 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, std::stri
 
 NcclCommunicator::~NcclCommunicator() {
   // During unwinding peers may never come: nobody is waited for, the connection is aborted.
-  if (std::uncaught_exceptions() <= exceptions_at_start_) {
-    try {
-      nccl::begin_end(*connection_);
-      watch_->wait_until_ready(axis_, "the end of NCCL");
-    } catch (const Error&) {  // it has been told, or the work's own error comes from elsewhere
-    }
-  }
+  if (std::uncaught_exceptions() <= exceptions_at_start_) watch_->wait_for_end(axis_);
   watch_->remove(axis_);
   connection_.reset();  // before its stream, which would wait for work that nobody ends
 }
 
-void NcclCommunicator::order(Stream& earlier, Stream& later, Order) {
-  later.wait(earlier.record());
+void NcclCommunicator::order(const Event& earlier, Stream& later, Order) { later.wait(earlier); }
+
+// The axis's stream runs it; the caller's goes on, and waits where the result is needed.
+class NcclCommunicator::UnderCompute final : public Background {
+ public:
+  UnderCompute(NcclCommunicator& comm, Event done) : comm_(comm), done_(std::move(done)) {}
+  void finish(Stream& stream) override { comm_.order(done_, stream, Order::kBeforeResults); }
+
+ private:
+  NcclCommunicator& comm_;
+  Event done_;
+};
+
+std::unique_ptr<Background> NcclCommunicator::start(Stream& stream, CollectiveCall collective,
+                                                    const BackgroundFacts&) {
+  if (stream.device().kind == DeviceKind::kCpu) {  // tensors of the host
+    collective(stream);
+    return nullptr;
+  }
+  // Whoever waits for this stream now waits for other ranks too.
+  stream.state().observer = watch_;
+  order(stream.record(), stream_, Order::kAfterInputs);
+  collective(stream_);
+  return std::make_unique<UnderCompute>(*this, stream_.record());
 }
 
 void NcclCommunicator::run(Stream& stream, Collective collective, ConstTensorView payload,
@@ -70,9 +86,11 @@ void NcclCommunicator::run(Stream& stream, Collective collective, ConstTensorVie
   COPPICE_CHECK(stream.device() == stream_.device(), "a collective of {} on a stream of {}",
                 stream_.device().to_string(), stream.device().to_string());
   if (group.empty()) return;
-  // Whoever waits for this stream now waits for other ranks too.
-  stream.state().observer = watch_;
-  order(stream, stream_, Order::kAfterInputs);
+  const bool is_started = &stream == &stream_;  // start() and finish() order it
+  if (!is_started) {
+    stream.state().observer = watch_;
+    order(stream.record(), stream_, Order::kAfterInputs);
+  }
   watch_->begin(axis_, collective, payload.numel() * size_of(payload.dtype()), stream_.record());
   try {
     nccl::issue(*connection_, stream_, group);
@@ -81,7 +99,7 @@ void NcclCommunicator::run(Stream& stream, Collective collective, ConstTensorVie
     throw;
   }
   watch_->done(axis_, stream_.record());
-  order(stream_, stream, Order::kBeforeResults);
+  if (!is_started) order(stream_.record(), stream, Order::kBeforeResults);
 }
 
 void NcclCommunicator::do_all_reduce(Stream& stream, TensorView data, ReduceOp op) {

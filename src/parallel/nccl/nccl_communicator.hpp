@@ -14,7 +14,8 @@ namespace coppice {
 /// one per rank that holds any (docs/decisions/0011-nccl.md).
 ///
 /// Effects   what the caller's stream holds when a collective is called comes before it; what is
-///           enqueued there afterwards sees its result. A barrier waits for the stream's work
+///           enqueued there afterwards sees its result. One that is started runs beside what is
+///           enqueued until it is awaited. A barrier waits for the stream's work
 /// Errors    CommError where NCCL fails or a collective does not end in time, at this collective or
 ///           at a later one, or where the host waits for the device
 /// Repeats   bitwise on the same machines and grid; every rank has the same bits
@@ -28,13 +29,13 @@ class NcclCommunicator : public Communicator {
   int size() const override { return host_->size(); }
 
  protected:
-  /// Two streams that must run one after the other.
+  /// What must come one after the other on two streams.
   enum class Order {
     kAfterInputs,    ///< the collective, behind what the caller's stream wrote
     kBeforeResults,  ///< the caller's stream, behind the collective
   };
   /// Lets `later` wait. Tests leave one out, to see that it would be noticed.
-  virtual void order(Stream& earlier, Stream& later, Order what);
+  virtual void order(const Event& earlier, Stream& later, Order what);
 
  private:
   void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) override;
@@ -44,6 +45,10 @@ class NcclCommunicator : public Communicator {
                          std::span<const std::int64_t> rows) override;
   void do_broadcast(Stream& stream, TensorView data, int root) override;
   void do_barrier(Stream& stream) override;
+
+  std::unique_ptr<Background> start(Stream& stream, CollectiveCall collective,
+                                    const BackgroundFacts& facts) override;
+  class UnderCompute;
 
   void run(Stream& stream, Collective collective, ConstTensorView payload,
            std::span<const nccl::Call> group);

@@ -151,22 +151,40 @@ void NcclWatch::look() {
   wait_->look();
 }
 
-void NcclWatch::wait_until_ready(Axis* axis, const char* what) {
+void NcclWatch::wait_until_ready(Axis* axis, LongWait& wait) {
   constexpr std::chrono::microseconds kPause(100);
-  const auto wait =
-      session_.begin_wait(what, axis->name, session_.activity(), watchdog_, Clock::now());
   for (;;) {
     const nccl::State state = nccl::state_of(*axis->connection);
-    if (state == nccl::State::kReady) break;
+    if (state == nccl::State::kReady) return;
     throw_if_failed();
     if (state == nccl::State::kFailed)
       throw CommError(fmt::format("NCCL failed over the {} axis: {}", axis->name,
                                   nccl::failure_of(*axis->connection)));
     std::this_thread::sleep_for(kPause);
-    wait->look();
-    if (wait->is_too_long()) throw CommError(wait->report(0));
+    wait.look();
+    if (wait.is_too_long()) throw CommError(wait.report(0));
   }
+}
+
+void NcclWatch::wait_for_start(Axis* axis) {
+  const auto wait = session_.begin_wait("the start of NCCL", axis->name, session_.activity(),
+                                        watchdog_, Clock::now());
+  wait_until_ready(axis, *wait);
   wait->end();
+}
+
+void NcclWatch::wait_for_end(Axis* axis) noexcept {
+  try {
+    const auto wait = session_.begin_wait("the end of NCCL", axis->name, session_.activity(),
+                                          watchdog_, Clock::now());
+    try {
+      nccl::begin_end(*axis->connection);
+      wait_until_ready(axis, *wait);
+    } catch (const Error&) {  // nobody is to think that this rank still waits
+    }
+    wait->end();
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace coppice

@@ -39,10 +39,12 @@ class NcclWatch final : public cuda::WaitObserver {
   void begin(Axis* axis, Collective collective, std::int64_t bytes, Event ready);
   void done(Axis* axis, Event behind);
 
-  /// Waits until all ranks of the axis have joined, or have ended.
+  /// Waits until all ranks of the axis have joined.
   ///
   /// Errors    CommError after the watchdog's seconds, or where NCCL fails
-  void wait_until_ready(Axis* axis, const char* what);
+  void wait_for_start(Axis* axis);
+  /// Waits until all have ended, or it is in vain: why has been told, or comes from elsewhere.
+  void wait_for_end(Axis* axis) noexcept;
 
   /// Errors    CommError once a collective has failed or has not ended in time, for ever after
   void look() override;
@@ -68,6 +70,7 @@ class NcclWatch final : public cuda::WaitObserver {
     bool is_told = false;
   };
 
+  void wait_until_ready(Axis* axis, LongWait& wait);
   void watch();
   void examine(Clock::time_point now);
   void fail(Failure failure);

@@ -13,6 +13,8 @@
 
 namespace coppice::cuda {
 
+using emulated::Use;
+
 class ProductLibrary {};
 
 class ProductPlan {
@@ -173,10 +175,11 @@ void multiply(StreamState& stream, ProductLibrary&, const ProductPlan& plan,
         check_aligned("d", operands.d, shape.d_alignment);
         check_aligned("workspace", operands.workspace, kWorkspaceAlignment);
         const Matrix a = a_of(shape), b = b_of(shape), d = d_of(shape);
-        emulated::check_device_range("a product's a", operands.a, a.bytes());
-        emulated::check_device_range("a product's b", operands.b, b.bytes());
-        emulated::check_device_range("a product's d", operands.d, d.bytes());
-        emulated::check_device_range("a product's workspace", operands.workspace, workspace);
+        emulated::check_device_range("a product's a", operands.a, a.bytes(), Use::kRead);
+        emulated::check_device_range("a product's b", operands.b, b.bytes(), Use::kRead);
+        emulated::check_device_range("a product's d", operands.d, d.bytes(), Use::kWrite);
+        emulated::check_device_range("a product's workspace", operands.workspace, workspace,
+                                     Use::kWrite);
         check_contents(a, operands.a);
         check_contents(b, operands.b);
         if (operands.beta != 0) check_contents(d, operands.d);
@@ -189,7 +192,7 @@ void multiply(StreamState& stream, ProductLibrary&, const ProductPlan& plan,
         if (shape.with_bias) {
           const Matrix bias = bias_of(shape);
           check_aligned("bias", operands.bias, kBiasAlignment);
-          emulated::check_device_range("a product's bias", operands.bias, bias.bytes());
+          emulated::check_device_range("a product's bias", operands.bias, bias.bytes(), Use::kRead);
           check_contents(bias, operands.bias);
           check_apart(bias, operands.bias, d, operands.d);
         }

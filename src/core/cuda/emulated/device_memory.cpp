@@ -46,6 +46,11 @@ std::byte* DeviceMemory::reserve(std::int64_t bytes) {
 
 void DeviceMemory::begin_use(std::byte* block) { blocks_[number(block)].reserved = false; }
 
+std::int64_t DeviceMemory::bytes_of(const std::byte* block) const {
+  const auto found = blocks_.find(number(block));
+  return found == blocks_.end() ? 0 : found->second.bytes;
+}
+
 void DeviceMemory::release(std::byte* block) {
   if (block == nullptr) return;
   const auto found = blocks_.find(number(block));

@@ -35,6 +35,8 @@ class DeviceMemory {
   std::string problem_with(const void* address, std::int64_t bytes) const;
   /// Its bytes may be touched while an Opened of this lives: while work of the device runs.
   GuardedRegion& pages() { return pages_; }
+  /// Of the block that begins there, in use or not; 0 where none does.
+  std::int64_t bytes_of(const std::byte* block) const;
   std::int64_t bytes_in_use() const { return bytes_in_use_; }
 
   /// The bytes hold something from now on, or nothing. In a block in use, as those below.

@@ -101,6 +101,12 @@ void Block::check_access(const void* address, std::int64_t bytes, bool write, co
                     "index, or upload what the host has.",
                     write ? "a write" : "a read", bytes, describe_code(code), problem));
   }
+  const std::string conflict =
+      gpu_.order.problem_with(address, bytes, write ? Use::kWrite : Use::kRead);
+  if (!conflict.empty()) {
+    fail(fmt::format("{} of {} bytes, {}, at {}", write ? "a write" : "a read", bytes,
+                     describe_code(code), conflict));
+  }
   if (write) {
     memory.note_contents(address, bytes);
   } else if (checks_races() && !memory.holds_contents(address, bytes)) {

@@ -8,6 +8,7 @@
 
 #include "core/cuda/emulated/device_memory.hpp"
 #include "core/cuda/emulated/fiber.hpp"
+#include "core/cuda/emulated/stream_order.hpp"
 
 namespace coppice::emulated {
 
@@ -40,6 +41,7 @@ class Gpu {
   Options options;
   Statistics statistics;
   DeviceMemory memory;
+  StreamOrder order;
   StackPool stacks;
 };
 

@@ -17,7 +17,7 @@ namespace {
 // or an address and find the rest without being handed it.
 struct Driver {
   emulated::PinnedMemory pinned;
-  emulated::Scheduler scheduler{emulated::gpu().memory.pages()};
+  emulated::Scheduler scheduler{emulated::gpu().memory.pages(), emulated::gpu().order};
 };
 
 Driver& driver() {
@@ -50,6 +50,16 @@ void copy_rows(const cuda::Copy& copy) {
   }
 }
 
+// It is given back all the same, or what follows would speak of that too.
+void release(std::byte* block) {
+  auto& gpu = emulated::gpu();
+  const auto conflict =
+      gpu.order.problem_with(block, gpu.memory.bytes_of(block), emulated::Use::kWrite);
+  gpu.memory.release(block);
+  if (!conflict.empty())
+    throw DeviceError(fmt::format("a buffer is given back that holds {}", conflict));
+}
+
 // Which bytes of the device hold something after a copy.
 void note_copied_rows(const cuda::Copy& copy) {
   auto& memory = emulated::gpu().memory;
@@ -72,15 +82,22 @@ void enqueue(cuda::StreamState& stream, std::string name, std::function<void()> 
   driver().scheduler.enqueue(queue_of(stream), std::move(name), std::move(work));
 }
 
-void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt) {
-  driver().scheduler.enqueue_attempts(queue_of(stream), std::move(name), std::move(attempt));
+void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt,
+                      Claims claims) {
+  driver().scheduler.enqueue_attempts(queue_of(stream), std::move(name), std::move(attempt),
+                                      std::move(claims));
 }
 
 void go_on() { driver().scheduler.go_on(); }
 
-void check_device_range(const char* what, const void* address, std::int64_t bytes) {
+void check_device_range(const char* what, const void* address, std::int64_t bytes, Use use) {
   const auto problem = gpu().memory.problem_with(address, bytes);
-  if (problem.empty()) return;
+  if (problem.empty()) {
+    const auto conflict = gpu().order.problem_with(address, bytes, use);
+    if (conflict.empty()) return;
+    throw DeviceError(
+        fmt::format("{} {} {}", what, use == Use::kRead ? "is read from at" : "is written to at", conflict));
+  }
   throw DeviceError(
       fmt::format("{} reaches {} bytes at {}, which are {} (they may be another "
                   "tensor's). Check extents, and that the buffer still lives.",
@@ -166,7 +183,7 @@ std::byte* allocate(StreamState& stream, std::int64_t bytes) {
 }
 void free(StreamState& stream, std::byte* block) {
   driver().scheduler.enqueue(
-      queue_of(stream), "a free", [block] { emulated::gpu().memory.release(block); },
+      queue_of(stream), "a free", [block] { release(block); },
       /*always=*/true);
 }
 
@@ -190,8 +207,8 @@ void copy(StreamState& stream, const Copy& copy) {
   }
   emulated::enqueue(stream, "a copy", [=] {
     Copy now = copy;
-    if (to_device) emulated::check_device_range("a copy's target", now.to, to_bytes);
-    if (from_device) emulated::check_device_range("a copy's source", now.from, from_bytes);
+    if (to_device) emulated::check_device_range("a copy's target", now.to, to_bytes, emulated::Use::kWrite);
+    if (from_device) emulated::check_device_range("a copy's source", now.from, from_bytes, emulated::Use::kRead);
     if (pinned_to) driver().pinned.check("a copy's target", now.to, to_bytes);
     if (pinned_from) driver().pinned.check("a copy's source", now.from, from_bytes);
     if (!taken->empty()) now.from = taken->data();
@@ -205,7 +222,7 @@ void fill(StreamState& stream, void* to, std::uint8_t value, std::int64_t bytes,
           std::int64_t stride) {
   if (bytes == 0 || rows == 0) return;
   emulated::enqueue(stream, "a fill", [=] {
-    emulated::check_device_range("a fill", to, extent(bytes, rows, stride));
+    emulated::check_device_range("a fill", to, extent(bytes, rows, stride), emulated::Use::kWrite);
     for (std::int64_t row = 0; row < rows; ++row) {
       std::memset(static_cast<std::byte*>(to) + row * stride, value,
                   static_cast<std::size_t>(bytes));

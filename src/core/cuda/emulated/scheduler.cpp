@@ -20,11 +20,14 @@ struct Scheduler::Item {
   bool always = false;
   std::shared_ptr<Mark> record;
   std::shared_ptr<const Mark> wait;
+  std::shared_ptr<const StreamOrder::Place> place;  // of work and attempts
 };
 
 class Scheduler::Queue {
  public:
+  explicit Queue(std::size_t stream_number) : stream(stream_number) {}
   std::deque<Item> items;
+  std::size_t stream;
 };
 
 namespace {
@@ -38,7 +41,7 @@ std::uint64_t mixed(std::uint64_t value) {
 
 }  // namespace
 
-Scheduler::Scheduler(GuardedRegion& pages) : pages_(pages) {}
+Scheduler::Scheduler(GuardedRegion& pages, StreamOrder& order) : pages_(pages), order_(order) {}
 Scheduler::~Scheduler() {
   if (failure_.empty()) return;
   std::fprintf(stderr, "work of the emulated device failed and nobody waited for it: %s\n",
@@ -62,7 +65,7 @@ std::uint64_t Scheduler::draw(std::uint64_t below) {
 }
 
 Scheduler::Queue* Scheduler::begin_queue() {
-  queues_.push_back(std::make_unique<Queue>());
+  queues_.push_back(std::make_unique<Queue>(order_.begin_stream()));
   return queues_.back().get();
 }
 
@@ -70,29 +73,41 @@ void Scheduler::end_queue(Queue* queue) noexcept {
   while (!queue->items.empty()) {
     if (!advance(*queue)) sched_yield();
   }
+  order_.end_stream(queue->stream);
   std::erase_if(queues_, [&](const auto& other) { return other.get() == queue; });
 }
 
 void Scheduler::enqueue(Queue& queue, std::string name, std::function<void()> work, bool always) {
-  queue.items.push_back({std::move(name), std::move(work), {}, always, nullptr, nullptr});
+  queue.items.push_back({std::move(name),
+                         std::move(work),
+                         {},
+                         always,
+                         nullptr,
+                         nullptr,
+                         order_.enqueue(queue.stream)});
   run_some_eagerly();
 }
 
-void Scheduler::enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt) {
-  queue.items.push_back({std::move(name), {}, std::move(attempt), false, nullptr, nullptr});
+void Scheduler::enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt,
+                                 Claims claims) {
+  auto place = order_.enqueue(queue.stream);
+  order_.claim(place, std::move(claims));
+  queue.items.push_back(
+      {std::move(name), {}, std::move(attempt), false, nullptr, nullptr, std::move(place)});
   run_some_eagerly();
 }
 
 std::shared_ptr<Scheduler::Mark> Scheduler::record(Queue& queue) {
-  auto mark = std::make_shared<Mark>(&queue);
-  queue.items.push_back({"an event", {}, {}, true, mark, nullptr});
+  auto mark = std::make_shared<Mark>(&queue, order_.recorded(queue.stream));
+  queue.items.push_back({"an event", {}, {}, true, mark, nullptr, nullptr});
   run_some_eagerly();
   return mark;
 }
 
 void Scheduler::wait(Queue& queue, std::shared_ptr<const Mark> mark) {
+  order_.wait(queue.stream, mark->before);
   if (mark->reached) return;
-  queue.items.push_back({"a wait", {}, {}, true, nullptr, std::move(mark)});
+  queue.items.push_back({"a wait", {}, {}, true, nullptr, std::move(mark), nullptr});
 }
 
 bool Scheduler::runnable(const Queue& queue) const {
@@ -109,6 +124,7 @@ bool Scheduler::run_next(Queue& queue) {
   if ((!item.work && !item.attempt) || (!failure_.empty() && !item.always)) return true;
   bool done = true;
   running_ = true;
+  order_.begin_work(*item.place);
   try {
     const Opened opened(pages_);
     if (item.work) {
@@ -121,6 +137,7 @@ bool Scheduler::run_next(Queue& queue) {
   } catch (const std::exception& error) {
     if (failure_.empty()) failure_ = fmt::format("{}: {}", item.name, error.what());
   }
+  order_.end_work();
   running_ = false;
   if (!done) queue.items.push_front(std::move(item));
   return done;
@@ -159,6 +176,8 @@ void Scheduler::finish_until(Queue& queue, const Done& done, const Look& look) {
     const bool came_on = draw(8) < stray_ ? run_any() : advance(queue);
     if (came_on) continue;
     if (look) look();
+    // What another process is asked for may be waiting for what this one has not begun.
+    if (draw(8) == 0) run_any();
     sched_yield();  // what is waited for is another process's
   }
   throw_if_failed();
@@ -167,12 +186,17 @@ void Scheduler::finish_until(Queue& queue, const Done& done, const Look& look) {
 void Scheduler::finish(Queue& queue, const Look& look) {
   finish_until(
       queue, [&] { return queue.items.empty(); }, look);
+  order_.host_waited(order_.recorded(queue.stream));
 }
 
 void Scheduler::finish(const Mark& mark, const Look& look) {
-  if (mark.reached) return throw_if_failed();
-  finish_until(
-      *mark.queue, [&] { return mark.reached.load(); }, look);
+  if (mark.reached) {
+    throw_if_failed();
+  } else {
+    finish_until(
+        *mark.queue, [&] { return mark.reached.load(); }, look);
+  }
+  order_.host_waited(mark.before);
 }
 
 void Scheduler::finish_all() {
@@ -182,12 +206,14 @@ void Scheduler::finish_all() {
     if (!run_any()) sched_yield();
   }
   throw_if_failed();
+  for (const auto& queue : queues_) order_.host_waited(order_.recorded(queue->stream));
 }
 
 void Scheduler::throw_if_failed() {
   if (failure_.empty()) return;
   while (run_any()) {  // drops what is left
   }
+  order_.forget_claims();
   throw DeviceError(std::exchange(failure_, {}));
 }
 

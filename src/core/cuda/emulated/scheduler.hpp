@@ -12,9 +12,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/emulated/guarded_region.hpp"
+#include "core/cuda/emulated/stream_order.hpp"
 
 namespace coppice::emulated {
 
@@ -23,13 +25,14 @@ class Scheduler {
   class Queue;
   /// A point in a queue's work. Shared by its event and by the queues that wait for it.
   struct Mark {
-    explicit Mark(Queue* of) : queue(of) {}
+    Mark(Queue* of, StreamOrder::Clock stands_for) : queue(of), before(std::move(stands_for)) {}
     Queue* queue;
+    StreamOrder::Clock before;
     std::atomic<bool> reached = false;  // another thread of the host may ask
   };
 
-  /// `pages` are open while work runs.
-  explicit Scheduler(GuardedRegion& pages);
+  /// `pages` are open while work runs; `order` is told of all of it.
+  Scheduler(GuardedRegion& pages, StreamOrder& order);
   /// Ends the process if work has failed and nobody was told.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -45,8 +48,9 @@ class Scheduler {
   /// After work has failed, what is left is dropped, as on a GPU, but for `always`.
   void enqueue(Queue& queue, std::string name, std::function<void()> work, bool always = false);
   /// Work that others must take part in: `attempt` is called again until it returns true, and other
-  /// queues go on meanwhile.
-  void enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt);
+  /// queues go on meanwhile. `claims`: what it uses.
+  void enqueue_attempts(Queue& queue, std::string name, std::function<bool()> attempt,
+                        Claims claims);
   std::shared_ptr<Mark> record(Queue& queue);
   void wait(Queue& queue, std::shared_ptr<const Mark> mark);
 
@@ -74,6 +78,7 @@ class Scheduler {
   std::uint64_t draw(std::uint64_t below);
 
   GuardedRegion& pages_;
+  StreamOrder& order_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::string failure_;
   std::uint64_t seed_ = 0, drawn_ = 0;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "core/cuda/emulated/stream_order.hpp"
 #include "core/stream.hpp"
 
 namespace coppice::emulated {
@@ -16,16 +17,17 @@ inline void enqueue(Stream& stream, std::string name, std::function<void()> work
 }
 
 /// Work that other processes must take part in: called again until it returns true. Other streams
-/// go on meanwhile.
-void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt);
+/// go on meanwhile. Work that nothing orders with it may not touch `claims`.
+void enqueue_attempts(cuda::StreamState& stream, std::string name, std::function<bool()> attempt,
+                      Claims claims);
 
 /// The host waits for something else than the device, which works meanwhile.
 void go_on();
 
 /// For work that is not a kernel: `what` (a copy's source, say) must lie in one block of the
-/// device's memory in use.
+/// device's memory in use, and in nothing that a collective uses meanwhile.
 ///
 /// Errors    DeviceError
-void check_device_range(const char* what, const void* address, std::int64_t bytes);
+void check_device_range(const char* what, const void* address, std::int64_t bytes, Use use);
 
 }  // namespace coppice::emulated

@@ -90,19 +90,23 @@ void check_mpi(int code) {
 
 GroupRun::GroupRun(GroupPlace place, std::span<const Call> calls)
     : place_(std::move(place)),
-      calls_(calls.begin(), calls.end()),
-      headers_(static_cast<std::size_t>(place_.size)) {
+      calls_(calls.begin(), calls.end()) {
+  wire_->headers.resize(static_cast<std::size_t>(place_.size));
   COPPICE_CHECK(std::ssize(calls) <= kMostCalls, "{} calls in a group", calls.size());
-  mine_.calls = std::ssize(calls);
+  wire_->mine.calls = std::ssize(calls);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
-    mine_.call[i] = {call.count, static_cast<std::int32_t>(call.kind),
+    wire_->mine.call[i] = {call.count, static_cast<std::int32_t>(call.kind),
                      static_cast<std::int32_t>(call.dtype), static_cast<std::int32_t>(call.op),
                      call.root};
   }
   held_ = static_cast<int>(
               (place_.seed * 0x9e3779b97f4a7c15U + 7919 * std::uint64_t(place_.serial)) >> 40) %
           4;
+}
+
+GroupRun::~GroupRun() {
+  if (phase_ == Phase::kHeaders || phase_ == Phase::kValues) wire_.release();
 }
 
 std::int64_t GroupRun::read_bytes(const Call& call) const { return sent_bytes(call, place_.rank); }
@@ -134,6 +138,22 @@ std::string GroupRun::text_of(const GroupHeader& group, std::int64_t index) cons
   return text;
 }
 
+std::vector<emulated::Claims::Range> GroupRun::uses() const {
+  std::vector<emulated::Claims::Range> uses;
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    const auto what = fmt::format("{} ({}, group {})",
+                                  text_of(wire_->mine, static_cast<std::int64_t>(i)), name(), place_.serial);
+    if (read_bytes(call) > 0)
+      uses.push_back(
+          {call.send, read_bytes(call), emulated::Use::kRead, "the input of " + what});
+    if (written_bytes(call) > 0)
+      uses.push_back(
+          {call.receive, written_bytes(call), emulated::Use::kWrite, "the output of " + what});
+  }
+  return uses;
+}
+
 bool GroupRun::advance() {
   if (phase_ == Phase::kWaiting) start();
   if (phase_ == Phase::kHeaders) {
@@ -142,6 +162,7 @@ bool GroupRun::advance() {
     send_values();
   }
   if (!arrived() || held_-- > 0) return false;
+  phase_ = Phase::kDone;
   check_inputs_unchanged();
   write_results();
   return true;
@@ -149,7 +170,7 @@ bool GroupRun::advance() {
 
 bool GroupRun::arrived() {
   int done = 0;
-  check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+  check_mpi(MPI_Testall(static_cast<int>(wire_->requests.size()), wire_->requests.data(), &done,
                         MPI_STATUSES_IGNORE));
   return done != 0;
 }
@@ -158,12 +179,13 @@ bool GroupRun::arrived() {
 void GroupRun::check_memory() const {
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
-    const auto what = fmt::format("{} in {}", name_of_kind(mine_.call[i].kind), name());
+    const auto what = fmt::format("{} in {}", name_of_kind(wire_->mine.call[i].kind), name());
     if (read_bytes(call) > 0)
-      emulated::check_device_range((what + ": its input").c_str(), call.send, read_bytes(call));
+      emulated::check_device_range((what + ": its input").c_str(), call.send, read_bytes(call),
+                                   emulated::Use::kRead);
     if (written_bytes(call) > 0)
       emulated::check_device_range((what + ": its output").c_str(), call.receive,
-                                   written_bytes(call));
+                                   written_bytes(call), emulated::Use::kWrite);
     for (std::size_t j = 0; j < calls_.size(); ++j) {
       const Call& other = calls_[j];
       const bool clash =
@@ -196,22 +218,27 @@ void GroupRun::start() {
   for (const Call& call : calls_) {
     const auto bytes = static_cast<std::size_t>(read_bytes(call));
     const auto* from = static_cast<const std::byte*>(call.send);
-    sent_.emplace_back(from, from + bytes);
+    wire_->sent.emplace_back(from, from + bytes);
   }
   // From here on an output holds anything, but where it is an input too.
   for (const Call& call : calls_) {
-    if (!overlap(call.receive, written_bytes(call), call.send, read_bytes(call)) &&
-        written_bytes(call) > 0)
-      std::memset(call.receive, kPoison, static_cast<std::size_t>(written_bytes(call)));
+    auto* to = static_cast<std::byte*>(call.receive);
+    const auto* from = static_cast<const std::byte*>(call.send);
+    const auto bytes = written_bytes(call), input = read_bytes(call);
+    const bool in_place = overlap(to, bytes, from, input);
+    const auto before = in_place ? std::clamp<std::int64_t>(from - to, 0, bytes) : bytes;
+    const auto behind = in_place ? std::clamp<std::int64_t>(from + input - to, 0, bytes) : bytes;
+    if (before > 0) std::memset(to, kPoison, static_cast<std::size_t>(before));
+    if (behind < bytes) std::memset(to + behind, kPoison, static_cast<std::size_t>(bytes - behind));
   }
-  check_mpi(MPI_Iallgather(&mine_, sizeof(GroupHeader), MPI_BYTE, headers_.data(),
-                           sizeof(GroupHeader), MPI_BYTE, place_.comm, &requests_.emplace_back()));
+  check_mpi(MPI_Iallgather(&wire_->mine, sizeof(GroupHeader), MPI_BYTE, wire_->headers.data(),
+                           sizeof(GroupHeader), MPI_BYTE, place_.comm, &wire_->requests.emplace_back()));
   phase_ = Phase::kHeaders;
 }
 
 void GroupRun::compare_headers() const {
-  for (std::size_t rank = 1; rank < headers_.size(); ++rank) {
-    const GroupHeader &first = headers_[0], &other = headers_[rank];
+  for (std::size_t rank = 1; rank < wire_->headers.size(); ++rank) {
+    const GroupHeader &first = wire_->headers[0], &other = wire_->headers[rank];
     if (first == other) continue;
     std::int64_t i = 0;
     while (i < std::min(first.calls, other.calls) &&
@@ -225,37 +252,37 @@ void GroupRun::compare_headers() const {
 }
 
 void GroupRun::send_values() {
-  requests_.clear();
+  wire_->requests.clear();
   const auto count_of = [](std::int64_t bytes) {
     COPPICE_CHECK(bytes <= std::numeric_limits<int>::max(), "{} bytes in one emulated call", bytes);
     return static_cast<int>(bytes);
   };
-  counts_.resize(calls_.size());
-  offsets_.resize(calls_.size());
-  all_.resize(calls_.size());
+  wire_->counts.resize(calls_.size());
+  wire_->offsets.resize(calls_.size());
+  wire_->all.resize(calls_.size());
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     std::int64_t total = 0;
     for (int rank = 0; rank < place_.size; ++rank) {
-      counts_[i].push_back(count_of(sent_bytes(calls_[i], rank)));
-      offsets_[i].push_back(count_of(total));
-      total += counts_[i].back();
+      wire_->counts[i].push_back(count_of(sent_bytes(calls_[i], rank)));
+      wire_->offsets[i].push_back(count_of(total));
+      total += wire_->counts[i].back();
     }
-    all_[i].resize(static_cast<std::size_t>(total));
-    check_mpi(MPI_Iallgatherv(sent_[i].data(), count_of(std::ssize(sent_[i])), MPI_BYTE,
-                              all_[i].data(), counts_[i].data(), offsets_[i].data(), MPI_BYTE,
-                              place_.comm, &requests_.emplace_back()));
+    wire_->all[i].resize(static_cast<std::size_t>(total));
+    check_mpi(MPI_Iallgatherv(wire_->sent[i].data(), count_of(std::ssize(wire_->sent[i])), MPI_BYTE,
+                              wire_->all[i].data(), wire_->counts[i].data(), wire_->offsets[i].data(), MPI_BYTE,
+                              place_.comm, &wire_->requests.emplace_back()));
   }
   phase_ = Phase::kValues;
 }
 
 void GroupRun::check_inputs_unchanged() const {
   for (std::size_t i = 0; i < calls_.size(); ++i) {
-    if (sent_[i].empty() || std::memcmp(sent_[i].data(), calls_[i].send, sent_[i].size()) == 0)
+    if (wire_->sent[i].empty() || std::memcmp(wire_->sent[i].data(), calls_[i].send, wire_->sent[i].size()) == 0)
       continue;
     throw DeviceError(fmt::format(
         "{}: the input of a call ({}) was written while the call was under way (another stream "
         "did not wait for it). Let that stream wait for the collective's event.",
-        name(), text_of(mine_, static_cast<std::int64_t>(i))));
+        name(), text_of(wire_->mine, static_cast<std::int64_t>(i))));
   }
 }
 
@@ -267,13 +294,13 @@ void GroupRun::write_results() {
     auto* to = static_cast<std::byte*>(call.receive);
     emulated::gpu().memory.note_contents(to, bytes);
     if (!reduces(call.kind)) {
-      std::memcpy(to, all_[i].data(), static_cast<std::size_t>(bytes));
+      std::memcpy(to, wire_->all[i].data(), static_cast<std::size_t>(bytes));
       continue;
     }
     // In rank order, as the host's sums.
     const auto first = call.kind == CallKind::kReduceScatter ? place_.rank * bytes : 0;
     const auto of_rank = [&](int rank) {
-      return all_[i].data() + offsets_[i][static_cast<std::size_t>(rank)] + first;
+      return wire_->all[i].data() + wire_->offsets[i][static_cast<std::size_t>(rank)] + first;
     };
     std::vector<std::byte> sums(of_rank(0), of_rank(0) + bytes);
     for (int rank = 1; rank < place_.size; ++rank)

@@ -5,9 +5,11 @@
 #include <mpi.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "core/cuda/emulated/stream_order.hpp"
 #include "parallel/nccl/nccl_calls.hpp"
 
 namespace coppice::nccl {
@@ -37,6 +39,13 @@ struct GroupPlace {
 class GroupRun {
  public:
   GroupRun(GroupPlace place, std::span<const Call> calls);
+  /// Given up where it is not done: what MPI may still read and write then stays.
+  ~GroupRun();
+  GroupRun(const GroupRun&) = delete;
+  GroupRun& operator=(const GroupRun&) = delete;
+
+  /// What it uses from when it is enqueued until it is done.
+  std::vector<emulated::Claims::Range> uses() const;
 
   /// Does what can be done now, without waiting; true when all results are in place. Called with
   /// the device's memory open.
@@ -62,13 +71,16 @@ class GroupRun {
 
   GroupPlace place_;
   std::vector<Call> calls_;
-  enum class Phase { kWaiting, kHeaders, kValues } phase_ = Phase::kWaiting;
-  GroupHeader mine_{};
-  std::vector<GroupHeader> headers_;                // by rank
-  std::vector<std::vector<std::byte>> sent_;        // by call: what this rank hands in
-  std::vector<std::vector<std::byte>> all_;         // by call: what all hand in, in rank order
-  std::vector<std::vector<int>> counts_, offsets_;  // by call: by rank
-  std::vector<MPI_Request> requests_;
+  enum class Phase { kWaiting, kHeaders, kValues, kDone } phase_ = Phase::kWaiting;
+  struct Wire {  // what MPI is handed
+    GroupHeader mine{};
+    std::vector<GroupHeader> headers;               // by rank
+    std::vector<std::vector<std::byte>> sent;       // by call: what this rank hands in
+    std::vector<std::vector<std::byte>> all;        // by call: what all hand in, in rank order
+    std::vector<std::vector<int>> counts, offsets;  // by call: by rank
+    std::vector<MPI_Request> requests;
+  };
+  std::unique_ptr<Wire> wire_ = std::make_unique<Wire>();
   int held_ = 0;  // attempts before a finished group says so
 };
 

@@ -210,12 +210,8 @@ void issue(Connection& connection, Stream& stream, std::span<const Call> group) 
       std::make_shared<GroupRun>(GroupPlace{link->comm, link->rank, link->size, link->axis, serial,
                                             emulated::gpu().options.seed},
                                  group);
-  emulated::enqueue_attempts(state, fmt::format("NCCL over the {} axis", link->axis), [link, run] {
-    if (link->aborted) {
-      // MPI may still write to it.
-      new std::shared_ptr<GroupRun>(run);
-      return true;
-    }
+  const auto attempt = [link, run] {
+    if (link->aborted) return true;
     try {
       if (!run->advance()) return false;
     } catch (const std::exception& error) {
@@ -224,7 +220,9 @@ void issue(Connection& connection, Stream& stream, std::span<const Call> group) 
     }
     ++link->finished;
     return true;
-  });
+  };
+  emulated::enqueue_attempts(state, fmt::format("NCCL over the {} axis", link->axis), attempt,
+                             {run->uses(), {link, &link->aborted}});
 }
 
 void begin_end(Connection& connection) { connection.ending = true; }
