@@ -9,6 +9,7 @@
 
 #include "launch/cluster_examples.hpp"
 #include "launch/cluster_search.hpp"
+#include "launch/run_data.hpp"
 #include "launch/run_plan.hpp"
 #include "rl/example_groups.hpp"
 
