@@ -9,7 +9,6 @@
 
 #include "launch/cluster_examples.hpp"
 #include "launch/cluster_search.hpp"
-#include "launch/run_data.hpp"
 #include "launch/run_plan.hpp"
 #include "rl/example_groups.hpp"
 
@@ -58,8 +57,8 @@ RunConfig config_of(Sharing sharing, std::int64_t groups, std::int64_t most_rows
 }
 
 RunPlan plan_of(const RunConfig& config, const ModelConfig& model, std::vector<Group> groups) {
-  RunData data{{std::monostate{}, model}, RolloutsSource(std::move(groups), 1, false, 1)};
-  return plan_run(config, data);
+  RolloutsSource source(std::move(groups), 1, false, 1);
+  return plan_run(config, model, source);
 }
 
 StepBatch batch_of(const RunConfig& config, std::vector<Group> groups) {
