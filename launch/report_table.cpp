@@ -14,8 +14,10 @@ namespace coppice {
 std::string figure_text(std::optional<double> value, int digits) {
   if (!value || !std::isfinite(*value)) return kAbsent;
   const double size = std::abs(*value);
-  if (size != 0 && (size < 1e-4 || size >= 1e7)) return fmt::format("{:.{}e}", *value, digits - 1);
-  const int before = size == 0 ? 1 : static_cast<int>(std::floor(std::log10(size))) + 1;
+  // 0.9996 to three digits is 1.00, which has one before the point: rounding comes first.
+  const std::string rounded = fmt::format("{:.{}e}", *value, digits - 1);
+  if (size != 0 && (size < 1e-4 || size >= 1e7)) return rounded;
+  const int before = 1 + std::stoi(rounded.substr(rounded.find('e') + 1));
   return fmt::format("{:.{}f}", *value, std::max(0, digits - before));
 }
 

@@ -156,7 +156,7 @@ std::vector<std::string> scaling_plots(const std::vector<ScalingFamily>& familie
     if (curves.empty()) continue;
     curves.push_back(std::move(share));
     drawings.push_back(
-        drawer.draw(CurvePlot{family.title, "ranks", "efficiency, share of the step (%)",
+        drawer.draw(CurvePlot{family.title, "ranks (count)", "efficiency, share of the step (%)",
                               drawn(std::move(curves)), Scale::kLogarithmic,
                               /*from_zero=*/true, /*ticks_at_points=*/true}));
   }

@@ -147,14 +147,19 @@ Difference difference_of(const StudyPoint& point, const StudyPoint& reference, c
 
 ReportTable speedup_table(const Study& study, const StudyNames& names) {
   ReportTable table{
-      joined(names.columns(),
-             {"grouped (s)", "repeated (s)", "speed-up", "FLOP ratio", "speed-up / FLOP ratio",
-              "planned speed-up", "grouped predicted / measured", "repeated predicted / measured"}),
+      joined(names.columns(), {"grouped (s)", "repeated (s)", "speed-up", "FLOP ratio",
+                               "speed-up / FLOP ratio", "planned speed-up"}),
       {}};
+  constexpr const char* kPredicted = "predicted_step_seconds";
+  const bool is_predicted = std::any_of(study.points.begin(), study.points.end(),
+                                        [](const auto& point) { return point.figure(kPredicted); });
+  if (is_predicted)
+    table.head = joined(std::move(table.head),
+                        {"grouped predicted / measured", "repeated predicted / measured"});
   const auto predicted = [](const StudyPoint* point) {
-    if (point == nullptr) return std::string(kAbsent);
-    return figure_text(
-        quotient(point->figure("predicted_step_seconds"), point->figure("step_seconds")));
+    return point == nullptr
+               ? std::string(kAbsent)
+               : figure_text(quotient(point->figure(kPredicted), point->figure("step_seconds")));
   };
   for (const auto& [any, grouped, repeated] : pairs_of(study)) {
     std::optional<double> measured, flops, planned;
@@ -163,10 +168,12 @@ ReportTable speedup_table(const Study& study, const StudyNames& names) {
       flops = flop_ratio(study, *grouped);
       planned = grouped->figure("predicted_speedup");
     }
-    table.rows.push_back(joined(
-        names.cells(*any), {seconds_told(grouped), seconds_told(repeated), figure_text(measured),
-                            figure_text(flops), figure_text(quotient(measured, flops)),
-                            figure_text(planned), predicted(grouped), predicted(repeated)}));
+    Cells row =
+        joined(names.cells(*any),
+               {seconds_told(grouped), seconds_told(repeated), figure_text(measured),
+                figure_text(flops), figure_text(quotient(measured, flops)), figure_text(planned)});
+    if (is_predicted) row = joined(std::move(row), {predicted(grouped), predicted(repeated)});
+    table.rows.push_back(std::move(row));
   }
   return table;
 }

@@ -241,6 +241,8 @@ TEST(ReportTable, FiguresHaveThreeDigitsAndNoNeedlessExponent) {
   EXPECT_EQ(figure_text(1234567.0), "1234567");
   EXPECT_EQ(figure_text(0.0), "0.00");
   EXPECT_EQ(figure_text(0.5), "0.500");
+  EXPECT_EQ(figure_text(0.9996), "1.00");
+  EXPECT_EQ(figure_text(99.96), "100");
   EXPECT_EQ(figure_text(0.01234), "0.0123");
   EXPECT_EQ(figure_text(1e-9), "1.00e-09");
   EXPECT_EQ(figure_text(-12.345), "-12.3");
