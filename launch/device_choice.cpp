@@ -55,7 +55,8 @@ void check_precision(const config::RunConfig& config, RunConfigText& text,
 
 JobSize size_of(const Job& job) {
   // Every process has an emulated device of its own.
-  const int devices = device_count(DeviceKind::kCuda) * (build::kEmulatedDevice ? job.local_size() : 1);
+  const int devices =
+      device_count(DeviceKind::kCuda) * (build::kEmulatedDevice ? job.local_size() : 1);
   return {job.size(), job.default_threads(), devices, job.local_size()};
 }
 
@@ -78,11 +79,12 @@ void check_device(const config::RunConfig& config, RunConfigText& text, RunConfi
                      "Remove it.");
   const bool share = job.cuda_devices > 0 && job.local_ranks > job.cuda_devices;
   if (!staged && on_cuda && ranks > 1 && share && use != RunConfigUse::kPlan)
-    text.add_problem(path, fmt::format("{} ranks on this machine would share {} CUDA device{} (NCCL "
-                                       "takes one rank a device). Start {} here, or set STAGED "
-                                       "(through the host's memory and MPI, which is slow).",
-                                       job.local_ranks, job.cuda_devices,
-                                       job.cuda_devices == 1 ? "" : "s", job.cuda_devices));
+    text.add_problem(
+        path, fmt::format("{} ranks on this machine would share {} CUDA device{} (NCCL "
+                          "takes one rank a device). Start {} here, or set STAGED "
+                          "(through the host's memory and MPI, which is slow).",
+                          job.local_ranks, job.cuda_devices, job.cuda_devices == 1 ? "" : "s",
+                          job.cuda_devices));
 }
 
 std::vector<std::string> device_problems(const ModelConfig& model, DeviceKind device) {

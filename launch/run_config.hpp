@@ -26,7 +26,7 @@ struct RunConfig {
   DType precision = DType::kF32;
   GridSizes grid;
   SequenceParallel sequence_parallel = SequenceParallel::kNo;
-  bool overlap = true;  ///< collectives under compute
+  bool overlap = true;                              ///< collectives under compute
   GridDevice::Axes axes = GridDevice::Axes::kNccl;  ///< on CUDA devices
   double watchdog_seconds = 600;
   int threads_per_rank = 1;

@@ -145,8 +145,7 @@ RunConfig plain_values(const config::RunConfig& config) {
                 .context = static_cast<int>(parallel.context()),
                 .data = static_cast<int>(parallel.data())};
   plain.overlap = parallel.overlap();
-  if (parallel.communicator() == config::Parallel::STAGED)
-    plain.axes = GridDevice::Axes::kStaged;
+  if (parallel.communicator() == config::Parallel::STAGED) plain.axes = GridDevice::Axes::kStaged;
   plain.sequence_parallel = parallel.sequence_parallel() && parallel.tensor() > 1
                                 ? SequenceParallel::kYes
                                 : SequenceParallel::kNo;

@@ -18,18 +18,16 @@ class DevicesOfRanksOnCuda : public testing::Test {
   DevicesOfRanksOnCuda() {
     write_file(dir_ / "model.h5", "");
     write_file(dir_ / "r.jsonl", "");
-    write_file(dir_ / "run.textproto", "run_dir: \"runs/x\"\nmodel { checkpoint: \"" +
-                                           (dir_ / "model.h5").string() +
-                                           "\" }\ndata { rollouts: \"" +
-                                           (dir_ / "r.jsonl").string() +
-                                           "\" groups_per_step: 8 }\ndevice: CUDA\n");
+    write_file(dir_ / "run.textproto",
+               "run_dir: \"runs/x\"\nmodel { checkpoint: \"" + (dir_ / "model.h5").string() +
+                   "\" }\ndata { rollouts: \"" + (dir_ / "r.jsonl").string() +
+                   "\" groups_per_step: 8 }\ndevice: CUDA\n");
   }
   RunConfig load(int ranks, int local_ranks, int devices, std::vector<std::string> set = {},
                  RunConfigUse use = RunConfigUse::kTrain) {
     set.push_back("parallel.data=" + std::to_string(ranks));
-    return load_run_config(
-        dir_ / "run.textproto", set, use,
-        {.ranks = ranks, .cuda_devices = devices, .local_ranks = local_ranks});
+    return load_run_config(dir_ / "run.textproto", set, use,
+                           {.ranks = ranks, .cuda_devices = devices, .local_ranks = local_ranks});
   }
   std::vector<std::string> problems(int ranks, int local_ranks, int devices) {
     try {

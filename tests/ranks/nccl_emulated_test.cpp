@@ -1,222 +1,18 @@
-// What the emulated NCCL must notice: every case is a mistake kept as a test, one that on a GPU
-// would hang, or give other values now and then.
-#include <gmock/gmock.h>
-
-#include <functional>
+// What the emulated NCCL must notice of ranks that disagree, fail or never come: mistakes kept as
+// tests, each of which on a GPU would hang. Those of one rank's streams are in
+// nccl_order_emulated_test.cpp.
 #include <thread>
 
-#include "core/convert.hpp"
-#include "core/copy.hpp"
-#include "core/cuda/emulated/gpu.hpp"
-#include "core/cuda/runtime.hpp"
 #include "parallel/exchange.hpp"
-#include "ranks/nccl_ranks.hpp"
+#include "parallel/nccl/emulated/faults.hpp"
+#include "ranks/nccl_mistakes.hpp"
 
 namespace coppice {
 namespace {
 
 using namespace test;
 using testing::AllOf;
-using testing::AnyOf;
 using testing::HasSubstr;
-
-using Values = std::vector<double>;
-constexpr std::uint64_t kSeeds = 12;
-constexpr double kImpatient = 0.5;  // seconds for which a rank waits for one that has failed
-
-enum class Spoilt { kNothing, kInputs, kResults };
-
-class SpoiltNccl final : public NcclCommunicator {
- public:
-  SpoiltNccl(std::unique_ptr<Communicator> host, std::string axis, Device device,
-             std::shared_ptr<NcclWatch> watch, Spoilt spoilt)
-      : NcclCommunicator(std::move(host), std::move(axis), device, std::move(watch)),
-        spoilt_(spoilt) {}
-
- private:
-  void order(const Event& earlier, Stream& later, Order what) override {
-    if (what == Order::kAfterInputs && spoilt_ == Spoilt::kInputs) return;
-    if (what == Order::kBeforeResults && spoilt_ == Spoilt::kResults) return;
-    NcclCommunicator::order(earlier, later, what);
-  }
-  Spoilt spoilt_;
-};
-
-class NcclMistakesOnCuda : public testing::Test {
- protected:
-  ~NcclMistakesOnCuda() override { emulated::gpu().options = {}; }
-  static int me() { return ranks_session().rank(); }
-  static int size() { return ranks_session().size(); }
-
-  /// What the host is told when it waits for what `body` enqueues; "" where nothing is wrong.
-  template <class Body>
-  static std::string complaint(TestContext& test, Body&& body) {
-    try {
-      body();
-      test.stream().synchronize();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-
-  /// All ranks have come here: nobody waits for another's last collective any more.
-  static void meet() {
-    const auto comm = ranks_session().split(0, "world", {.seconds = 60});
-    TestContext host(1);
-    comm->barrier(host.stream());
-  }
-};
-
-// Under how many seeds a sum of what the stream writes is noticed to go wrong on some rank. What is
-// said of it holds `words`, but for a rank whose peers have given up.
-std::uint64_t seeds_noticed(Spoilt spoilt, const std::string& words, bool is_started) {
-  std::uint64_t noticed = 0;
-  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    emulated::gpu().options.seed = seed + 1000 * static_cast<std::uint64_t>(ranks_session().rank());
-    double wrong = 0;
-    const auto plain = ranks_session().split(0, "world", {.seconds = 60});
-    {
-      TestContext test(kCudaDevice);
-      NcclAxisOf<SpoiltNccl> axis(kImpatient, "tensor", spoilt);
-      const Tensor source = test.filled(DType::kF32, {16}, 5),
-                   other = test.filled(DType::kF32, {16}, 3);
-      Tensor sum = test.zeros(DType::kF32, {16}), seen = test.zeros(DType::kF32, {16});
-      test.stream().synchronize();
-      try {
-        copy(test.stream(), source, sum);
-        Pending pending;
-        if (is_started) {
-          pending = axis.comm->start_all_reduce(test.stream(), sum, ReduceOp::kSum);
-          pending.finish(test.stream());
-        } else {
-          axis.comm->all_reduce(test.stream(), sum, ReduceOp::kSum);
-        }
-        copy(test.stream(), sum, seen);
-        copy(test.stream(), other, sum);
-        wrong = values_of(seen) != Values(16, 5 * ranks_session().size()) ||
-                values_of(sum) != Values(16, 3);
-        cuda::synchronize_device(kCudaDevice);
-        wrong = wrong != 0 || values_of(sum) != Values(16, 3);
-      } catch (const CommError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("over the tensor axis"));
-        wrong = 1;
-      } catch (const DeviceError& error) {
-        EXPECT_THAT(error.what(), HasSubstr(words));
-        wrong = 1;
-      }
-    }
-    TestContext host(1);
-    Tensor anywhere = host.from(DType::kF64, {1}, {wrong});
-    plain->all_reduce(host.stream(), anywhere, ReduceOp::kMax);
-    noticed += values_of(anywhere)[0] != 0;
-  }
-  return noticed;
-}
-
-class NcclEventsOnCuda : public NcclMistakesOnCuda, public testing::WithParamInterface<bool> {};
-
-TEST_P(NcclEventsOnCuda, AllThereTheyGiveTheSameValuesUnderEverySeed) {
-  EXPECT_EQ(seeds_noticed(Spoilt::kNothing, "nothing", GetParam()), 0U);
-}
-
-// By schedules in which the input is written after the collective was enqueued; in others the
-// values are right.
-TEST_P(NcclEventsOnCuda, ACollectiveThatDoesNotWaitForItsInputsIsNoticed) {
-  EXPECT_GE(seeds_noticed(Spoilt::kInputs,
-                          "a copy's target is written to at byte 0 of the input of all-reduce of "
-                          "16 f32 (NCCL over the tensor axis, group 0), which comes after this "
-                          "work but does not wait for it",
-                          GetParam()),
-            kSeeds / 4);
-}
-
-// Whatever the schedule.
-TEST_P(NcclEventsOnCuda, AStreamThatDoesNotWaitForTheResultIsNoticed) {
-  EXPECT_EQ(seeds_noticed(Spoilt::kResults,
-                          "a copy's source is read from at byte 0 of the output of all-reduce of "
-                          "16 f32 (NCCL over the tensor axis, group 0), which comes before this "
-                          "work, but this stream does not wait for it",
-                          GetParam()),
-            kSeeds);
-}
-
-INSTANTIATE_TEST_SUITE_P(Mutated, NcclEventsOnCuda, testing::Bool(), [](const auto& which) {
-  return which.param ? "OfStartedCollectives" : "OfBlockingOnes";
-});
-
-// What is said where a started collective's memory is used before it is awaited, by whatever kind
-// of work: after it, under every seed.
-class NcclMemoryOnCuda : public NcclMistakesOnCuda {
- protected:
-  using Use = std::function<void(TestContext&, Tensor& whole, Tensor& shard)>;
-  static void expect_complaint(const Use& use, const std::string& words) {
-    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-      emulated::gpu().options.seed = seed;
-      TestContext test(kCudaDevice);
-      NcclAxis axis(kImpatient, "replicas");
-      Tensor whole = test.filled(DType::kF32, {4 * size()}, 1);
-      Tensor shard = test.zeros(DType::kF32, {4});
-      const std::vector<std::int64_t> rows(static_cast<std::size_t>(size()), 4);
-      test.stream().synchronize();
-      EXPECT_THAT(complaint(test,
-                            [&] {
-                              Pending pending = axis.comm->start_reduce_scatter(
-                                  test.stream(), whole, shard, rows);
-                              use(test, whole, shard);
-                              pending.finish(test.stream());
-                            }),
-                  AllOf(HasSubstr(words), HasSubstr("reduce-scatter of 4 f32 (NCCL over the "
-                                                    "replicas axis, group 0)")));
-      meet();
-    }
-  }
-};
-
-TEST_F(NcclMemoryOnCuda, AnInputThatIsWrittenTooEarlyIsNamed) {
-  expect_complaint(
-      [](TestContext& test, Tensor& whole, Tensor&) {
-        const Tensor other = test.filled(DType::kF32, {2}, 3);
-        copy(test.stream(), other, whole.view().rows(2, 2));
-      },
-      "a copy's target is written to at byte 8 of the input of");
-}
-
-TEST_F(NcclMemoryOnCuda, AResultThatIsReadTooEarlyIsNamed) {
-  expect_complaint(
-      [](TestContext& test, Tensor&, Tensor& shard) {
-        Tensor seen = test.zeros(DType::kF32, {4});
-        copy(test.stream(), shard, seen);
-      },
-      "a copy's source is read from at byte 0 of the output of");
-}
-
-TEST_F(NcclMemoryOnCuda, AKernelThatReadsAResultTooEarlyIsNamed) {
-  expect_complaint(
-      [](TestContext& test, Tensor&, Tensor& shard) {
-        Tensor seen = test.zeros(DType::kBF16, {4});
-        convert(test.ctx(), shard, seen);
-      },
-      "kernel launched at convert.cu:");
-}
-
-TEST_F(NcclMemoryOnCuda, ABufferThatIsGivenBackTooEarlyIsNamed) {
-  expect_complaint([](TestContext&, Tensor& whole, Tensor&) { whole = Tensor(); },
-                   "a buffer is given back that holds byte 0 of the input of");
-}
-
-// What a stream reads that the collective reads too is nobody's harm.
-TEST_F(NcclMemoryOnCuda, AnInputMayBeReadMeanwhile) {
-  TestContext test(kCudaDevice);
-  NcclAxis axis;
-  Tensor shard = test.filled(DType::kF32, {8}, me()), whole = test.zeros(DType::kF32, {8 * size()});
-  Tensor seen = test.zeros(DType::kF32, {8});
-  const std::vector<std::int64_t> rows(static_cast<std::size_t>(size()), 8);
-  Pending pending = axis.comm->start_all_gather(test.stream(), shard, whole, rows);
-  copy(test.stream(), shard, seen);
-  pending.finish(test.stream());
-  EXPECT_EQ(values_of(seen), Values(8, me()));
-}
 
 TEST_F(NcclMistakesOnCuda, CollectivesInAnotherOrderOnOneRankAreNamed) {
   TestContext test(kCudaDevice);
@@ -365,6 +161,51 @@ TEST_F(NcclMistakesOnCuda, ARankThatNeverComesIsNamedAndTheDeviceComesFree) {
     EXPECT_THROW(test.stream().synchronize(), CommError);
   }
   ranks_session().activity() = {};
+}
+
+// NCCL says so itself, long before the watchdog would: its words and the ranks' are told, and what
+// comes after is refused. Seen red: has_failed() not asked (a wait of a minute).
+TEST_F(NcclMistakesOnCuda, AnErrorThatComesByItselfEndsTheWaitAndIsTold) {
+  for (const bool of_peers : {true, false}) {
+    ranks_session().activity() = {.step = 7, .phase = "backward", .layer = 3};
+    {
+      TestContext test(kCudaDevice);
+      NcclAxisOf<BreakableNccl> axis(60);
+      Tensor x = test.zeros(DType::kF32, {16});
+      nccl::Connection& connection = static_cast<BreakableNccl&>(*axis.comm).connection();
+      const int lost = size() - 1;
+      const auto begin = std::chrono::steady_clock::now();
+      if (me() != lost) {
+        axis.comm->all_reduce(test.stream(), x, ReduceOp::kSum);
+        std::thread network([&] {
+          sleep_seconds(0.2);
+          nccl::fail(connection, "remote process exited", of_peers);
+        });
+        const auto text = complaint(test, [] {});
+        network.join();
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+        if (of_peers)
+          EXPECT_THAT(text, AllOf(HasSubstr("all_reduce over the tensor axis, step 7, backward, "
+                                            "layer 3 (64 bytes) failed: remote process exited; "),
+                                  HasSubstr("rank " + std::to_string(lost) + " (" +
+                                            ranks_session().host() + ") has not entered")));
+        else
+          EXPECT_EQ(text, "NCCL failed over the tensor axis: remote process exited");
+        EXPECT_THROW(axis.comm->all_reduce(test.stream(), x, ReduceOp::kSum), CommError);
+      } else {
+        nccl::fail(connection, "remote process exited", of_peers);
+        EXPECT_NE(complaint(test,
+                            [&] {
+                              sleep_seconds(0.2);
+                              axis.comm->all_reduce(test.stream(), x, ReduceOp::kSum);
+                            }),
+                  "");
+        sleep_seconds(3);  // silent until the others have told who is
+      }
+    }
+    ranks_session().activity() = {};
+    meet();
+  }
 }
 
 // Two axes, whose collectives one rank issues the other way round: neither can begin everywhere.

@@ -19,7 +19,7 @@ struct NcclAxisOf {
   explicit NcclAxisOf(double seconds = 60, std::string name = "tensor", Args... args)
       : watch(std::make_shared<NcclWatch>(ranks_session(), WatchdogConfig{.seconds = seconds})),
         plain(ranks_session().split(0, "world", {.seconds = 60})),
-        comm(std::make_unique<Axis>(ranks_session().split(0, name, {.seconds = seconds}), name,
+        comm(std::make_unique<Axis>(ranks_session().split(0, name, {.seconds = 60}), name,
                                     device_of_this_rank(), watch, args...)) {}
 
   std::shared_ptr<NcclWatch> watch;

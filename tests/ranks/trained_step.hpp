@@ -19,7 +19,7 @@ inline std::vector<TinyCase> step_cases() {
 
 struct Trained {
   NaiveStep step;
-  Gradients before, after;  // weights
+  Gradients before, after;        // weights
   std::set<std::string> started;  // collectives that ran under compute: "tensor all_gather"
 };
 

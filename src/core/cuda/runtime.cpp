@@ -100,6 +100,7 @@ void wait_observed(WaitObserver& observer, const Query& query, const char* actio
 }
 
 }  // namespace
+
 struct TimeMark {
   cudaEvent_t native;
 };

@@ -20,15 +20,16 @@ struct Attachment {
 /// Looks on while the host waits for a stream whose work may depend on other processes.
 struct WaitObserver {
   virtual ~WaitObserver() = default;
-  /// Called every few milliseconds of a wait, and once behind it; throws where the work was in vain.
+  /// Called every few milliseconds of a wait, and once behind it; throws where the work was in
+  /// vain.
   virtual void look() = 0;
 };
 
 struct StreamState {
   Device device;
-  void* native = nullptr;                // a cudaStream_t, or the emulated device's queue
-  std::unique_ptr<Attachment> products;  // gemm.cpp
-  std::unique_ptr<Attachment> staging;   // upload.cpp
+  void* native = nullptr;                  // a cudaStream_t, or the emulated device's queue
+  std::unique_ptr<Attachment> products;    // gemm.cpp
+  std::unique_ptr<Attachment> staging;     // upload.cpp
   std::shared_ptr<WaitObserver> observer;  // parallel/nccl
 };
 
@@ -38,7 +39,8 @@ std::byte* allocate(StreamState& stream, std::int64_t bytes);
 /// In the stream's order: work enqueued on it before may still use the block.
 void free(StreamState& stream, std::byte* block);
 
-/// Host memory that copies reach without the host's help. Not to be given back before they are done.
+/// Host memory that copies reach without the host's help. Not to be given back before they are
+/// done.
 std::byte* allocate_pinned(std::int64_t bytes);
 void free_pinned(std::byte* block);
 

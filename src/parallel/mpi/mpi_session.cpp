@@ -151,7 +151,8 @@ bool MpiSession::claim_report() {
 
 void MpiSession::abort(int status) {
   if (!state_->has_mpi) std::_Exit(status);
-  // Open MPI asks mpirun to end the job and waits for its word: from a host that is cut off, for ever.
+  // Open MPI asks mpirun to end the job and waits for its word: from a host that is cut off, for
+  // ever.
   std::thread([status] {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(status);

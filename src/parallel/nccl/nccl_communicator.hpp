@@ -36,6 +36,7 @@ class NcclCommunicator : public Communicator {
   };
   /// Lets `later` wait. Tests leave one out, to see that it would be noticed.
   virtual void order(const Event& earlier, Stream& later, Order what);
+  nccl::Connection& connection() { return *connection_; }
 
  private:
   void do_all_reduce(Stream& stream, TensorView data, ReduceOp op) override;

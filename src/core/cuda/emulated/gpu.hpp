@@ -34,6 +34,8 @@ struct Statistics {
   /// 8x8 matrices loaded, and the passes over shared memory that it took: as many where no rows of
   /// a matrix are in the same banks.
   std::uint64_t matrix_loads = 0, matrix_load_passes = 0;
+  /// How often the host waited for the device, whether it was done or not.
+  std::uint64_t host_waits = 0;
 };
 
 class Gpu {

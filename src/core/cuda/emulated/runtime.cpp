@@ -95,8 +95,8 @@ void check_device_range(const char* what, const void* address, std::int64_t byte
   if (problem.empty()) {
     const auto conflict = gpu().order.problem_with(address, bytes, use);
     if (conflict.empty()) return;
-    throw DeviceError(
-        fmt::format("{} {} {}", what, use == Use::kRead ? "is read from at" : "is written to at", conflict));
+    throw DeviceError(fmt::format(
+        "{} {} {}", what, use == Use::kRead ? "is read from at" : "is written to at", conflict));
   }
   throw DeviceError(
       fmt::format("{} reaches {} bytes at {}, which are {} (they may be another "
@@ -141,6 +141,7 @@ EventState* record(StreamState& stream) {
 }
 void end(EventState* event) { delete event; }
 void wait(const EventState& event) {
+  ++emulated::gpu().statistics.host_waits;
   WaitObserver* observer = event.observer.get();
   driver().scheduler.finish(*event.mark, look_of(observer));
   if (observer) observer->look();
@@ -162,12 +163,14 @@ double seconds_between(const TimeMark& begin, const TimeMark& end) {
 }
 
 void synchronize(StreamState& stream) {
+  ++emulated::gpu().statistics.host_waits;
   WaitObserver* observer = stream.observer.get();
   driver().scheduler.finish(queue_of(stream), look_of(observer));
   if (observer) observer->look();
 }
 void synchronize_device(const Device& device) {
   check_device_is_there(device);
+  ++emulated::gpu().statistics.host_waits;
   driver().scheduler.finish_all();
 }
 
@@ -207,8 +210,10 @@ void copy(StreamState& stream, const Copy& copy) {
   }
   emulated::enqueue(stream, "a copy", [=] {
     Copy now = copy;
-    if (to_device) emulated::check_device_range("a copy's target", now.to, to_bytes, emulated::Use::kWrite);
-    if (from_device) emulated::check_device_range("a copy's source", now.from, from_bytes, emulated::Use::kRead);
+    if (to_device)
+      emulated::check_device_range("a copy's target", now.to, to_bytes, emulated::Use::kWrite);
+    if (from_device)
+      emulated::check_device_range("a copy's source", now.from, from_bytes, emulated::Use::kRead);
     if (pinned_to) driver().pinned.check("a copy's target", now.to, to_bytes);
     if (pinned_from) driver().pinned.check("a copy's source", now.from, from_bytes);
     if (!taken->empty()) now.from = taken->data();

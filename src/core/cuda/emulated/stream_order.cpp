@@ -72,8 +72,8 @@ std::string StreamOrder::conflict(const void* address, std::int64_t bytes, Use u
       const auto* of_claim = static_cast<const std::byte*>(claim.begin);
       if (begin >= of_claim + claim.bytes || of_claim >= begin + bytes) continue;
       if (use == Use::kRead && claim.use == Use::kRead) continue;
-      const auto where = fmt::format("byte {} of {}", std::max<std::int64_t>(begin - of_claim, 0),
-                                     claim.what);
+      const auto where =
+          fmt::format("byte {} of {}", std::max<std::int64_t>(begin - of_claim, 0), claim.what);
       if (running_ < claimed->place->number) {
         return fmt::format(
             "{}, which comes after this work but does not wait for it (it may be under way "

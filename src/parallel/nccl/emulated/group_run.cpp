@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include "core/cuda/emulated/gpu.hpp"
 #include "core/cuda/emulated/stream.hpp"
+#include "parallel/nccl/emulated/accumulate.hpp"
 
 namespace coppice::nccl {
 namespace {
@@ -45,43 +45,6 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
   return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
 }
 
-template <class T>
-void accumulate(ReduceOp op, const std::byte* values, std::byte* sums, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    T sum, value;
-    std::memcpy(&sum, sums + i * std::int64_t{sizeof(T)}, sizeof(T));
-    std::memcpy(&value, values + i * std::int64_t{sizeof(T)}, sizeof(T));
-    if (op == ReduceOp::kMax) {
-      sum = value > sum ? value : sum;
-    } else if constexpr (std::is_integral_v<T>) {
-      using Unsigned = std::make_unsigned_t<T>;
-      sum = static_cast<T>(static_cast<Unsigned>(sum) + static_cast<Unsigned>(value));
-    } else {
-      sum += value;
-    }
-    std::memcpy(sums + i * std::int64_t{sizeof(T)}, &sum, sizeof(T));
-  }
-}
-
-void accumulate(DType dtype, ReduceOp op, const std::byte* values, std::byte* sums,
-                std::int64_t count) {
-  switch (dtype) {
-    case DType::kF32:
-      return accumulate<float>(op, values, sums, count);
-    case DType::kF64:
-      return accumulate<double>(op, values, sums, count);
-    case DType::kI32:
-      return accumulate<std::int32_t>(op, values, sums, count);
-    case DType::kI64:
-      return accumulate<std::int64_t>(op, values, sums, count);
-    case DType::kBF16:
-    case DType::kF16:
-      break;
-  }
-  throw DeviceError(fmt::format("a sum of {} over ranks (only f32, f64 and integers are summed)",
-                                coppice::name_of(dtype)));
-}
-
 void check_mpi(int code) {
   if (code != MPI_SUCCESS) throw DeviceError("the emulated NCCL's MPI failed");
 }
@@ -89,16 +52,15 @@ void check_mpi(int code) {
 }  // namespace
 
 GroupRun::GroupRun(GroupPlace place, std::span<const Call> calls)
-    : place_(std::move(place)),
-      calls_(calls.begin(), calls.end()) {
+    : place_(std::move(place)), calls_(calls.begin(), calls.end()) {
   wire_->headers.resize(static_cast<std::size_t>(place_.size));
   COPPICE_CHECK(std::ssize(calls) <= kMostCalls, "{} calls in a group", calls.size());
   wire_->mine.calls = std::ssize(calls);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
     wire_->mine.call[i] = {call.count, static_cast<std::int32_t>(call.kind),
-                     static_cast<std::int32_t>(call.dtype), static_cast<std::int32_t>(call.op),
-                     call.root};
+                           static_cast<std::int32_t>(call.dtype),
+                           static_cast<std::int32_t>(call.op), call.root};
   }
   held_ = static_cast<int>(
               (place_.seed * 0x9e3779b97f4a7c15U + 7919 * std::uint64_t(place_.serial)) >> 40) %
@@ -142,11 +104,11 @@ std::vector<emulated::Claims::Range> GroupRun::uses() const {
   std::vector<emulated::Claims::Range> uses;
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
-    const auto what = fmt::format("{} ({}, group {})",
-                                  text_of(wire_->mine, static_cast<std::int64_t>(i)), name(), place_.serial);
+    const auto what =
+        fmt::format("{} ({}, group {})", text_of(wire_->mine, static_cast<std::int64_t>(i)), name(),
+                    place_.serial);
     if (read_bytes(call) > 0)
-      uses.push_back(
-          {call.send, read_bytes(call), emulated::Use::kRead, "the input of " + what});
+      uses.push_back({call.send, read_bytes(call), emulated::Use::kRead, "the input of " + what});
     if (written_bytes(call) > 0)
       uses.push_back(
           {call.receive, written_bytes(call), emulated::Use::kWrite, "the output of " + what});
@@ -232,7 +194,8 @@ void GroupRun::start() {
     if (behind < bytes) std::memset(to + behind, kPoison, static_cast<std::size_t>(bytes - behind));
   }
   check_mpi(MPI_Iallgather(&wire_->mine, sizeof(GroupHeader), MPI_BYTE, wire_->headers.data(),
-                           sizeof(GroupHeader), MPI_BYTE, place_.comm, &wire_->requests.emplace_back()));
+                           sizeof(GroupHeader), MPI_BYTE, place_.comm,
+                           &wire_->requests.emplace_back()));
   phase_ = Phase::kHeaders;
 }
 
@@ -269,15 +232,17 @@ void GroupRun::send_values() {
     }
     wire_->all[i].resize(static_cast<std::size_t>(total));
     check_mpi(MPI_Iallgatherv(wire_->sent[i].data(), count_of(std::ssize(wire_->sent[i])), MPI_BYTE,
-                              wire_->all[i].data(), wire_->counts[i].data(), wire_->offsets[i].data(), MPI_BYTE,
-                              place_.comm, &wire_->requests.emplace_back()));
+                              wire_->all[i].data(), wire_->counts[i].data(),
+                              wire_->offsets[i].data(), MPI_BYTE, place_.comm,
+                              &wire_->requests.emplace_back()));
   }
   phase_ = Phase::kValues;
 }
 
 void GroupRun::check_inputs_unchanged() const {
   for (std::size_t i = 0; i < calls_.size(); ++i) {
-    if (wire_->sent[i].empty() || std::memcmp(wire_->sent[i].data(), calls_[i].send, wire_->sent[i].size()) == 0)
+    if (wire_->sent[i].empty() ||
+        std::memcmp(wire_->sent[i].data(), calls_[i].send, wire_->sent[i].size()) == 0)
       continue;
     throw DeviceError(fmt::format(
         "{}: the input of a call ({}) was written while the call was under way (another stream "

@@ -13,6 +13,7 @@
 #include "core/cuda/emulated/gpu.hpp"
 #include "core/cuda/emulated/stream.hpp"
 #include "core/cuda/runtime.hpp"
+#include "parallel/nccl/emulated/faults.hpp"
 #include "parallel/nccl/emulated/group_run.hpp"
 
 namespace coppice::nccl {
@@ -124,6 +125,7 @@ struct Link {
   std::atomic<bool> aborted = false;
   std::mutex mutex;
   std::string failure;
+  bool of_peers = false;
   cuda::StreamState* stream = nullptr;
   std::int64_t issued = 0;
   std::atomic<std::int64_t> finished = 0;
@@ -189,7 +191,16 @@ State state_of(Connection& connection) {
 
 bool has_failed(Connection& connection) { return connection.link->has_failed(); }
 
-bool concerns_peers(Connection&) { return false; }
+bool concerns_peers(Connection& connection) {
+  const std::lock_guard lock(connection.link->mutex);
+  return connection.link->of_peers;
+}
+
+void fail(Connection& connection, std::string text, bool of_peers) {
+  const std::lock_guard lock(connection.link->mutex);
+  connection.link->failure = std::move(text);
+  connection.link->of_peers = of_peers;
+}
 
 std::string failure_of(Connection& connection) {
   const std::lock_guard lock(connection.link->mutex);
