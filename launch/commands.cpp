@@ -1,5 +1,6 @@
 #include "launch/commands.hpp"
 
+#include "launch/calibrate_command.hpp"
 #include "launch/export_command.hpp"
 #include "launch/import_command.hpp"
 #include "launch/init_command.hpp"
@@ -21,6 +22,7 @@ void add_all_commands(Commands& commands) {
   add_train_command(commands);
   add_plan_command(commands);
   add_study_command(commands);
+  add_calibrate_command(commands);
   add_report_command(commands);
 }
 
