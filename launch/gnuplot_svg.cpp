@@ -119,6 +119,18 @@ std::string x_range(const std::set<double>& places, Scale scale) {
   return fmt::format("set xrange [{}:{}]\n", first - margin, last + margin);
 }
 
+// gnuplot takes larger numbers for undefined, and a curve of nothing else for an error.
+double drawable(double y) { return std::clamp(y, -1e300, 1e300); }
+
+// Such a value must not vanish below an axis that begins at 0.
+bool has_negative(const std::vector<Curve>& curves) {
+  const auto negative = [](double y) { return y < 0; };
+  return std::any_of(curves.begin(), curves.end(), [&](const Curve& curve) {
+    return std::any_of(curve.y.begin(), curve.y.end(), negative) ||
+           std::any_of(curve.low.begin(), curve.low.end(), negative);
+  });
+}
+
 // Legends stand above the drawing's frame, where they cover nothing, one entry to a line.
 std::string legend(std::size_t entries) {
   return fmt::format("set key outside top center horizontal Left reverse samplen 2 maxrows {}\n",
@@ -130,7 +142,7 @@ std::string legend(std::size_t entries) {
 std::string SvgDrawer::draw(const CurvePlot& plot) {
   std::string script = opening(plot.x_label, plot.y_label) + legend(plot.curves.size());
   if (plot.x_scale == Scale::kLogarithmic) script += "set logscale x 2\n";
-  if (plot.from_zero) script += "set yrange [0:*]\n";
+  if (plot.from_zero && !has_negative(plot.curves)) script += "set yrange [0:*]\n";
   std::set<double> places;
   for (const Curve& curve : plot.curves) places.insert(curve.x.begin(), curve.x.end());
   if (plot.ticks_at_points && !places.empty()) {
@@ -145,9 +157,9 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
     const Curve& curve = plot.curves[i];
     script += fmt::format("$curve{} << EOD\n", i);
     for (std::size_t p = 0; p < curve.x.size(); ++p)
-      script += fmt::format("{} {} {} {}\n", curve.x[p], curve.y[p],
-                            curve.low.empty() ? curve.y[p] : curve.low[p],
-                            curve.high.empty() ? curve.y[p] : curve.high[p]);
+      script += fmt::format("{} {} {} {}\n", curve.x[p], drawable(curve.y[p]),
+                            drawable(curve.low.empty() ? curve.y[p] : curve.low[p]),
+                            drawable(curve.high.empty() ? curve.y[p] : curve.high[p]));
     script += "EOD\n";
     const std::string look = fmt::format("lc rgb '{}'", color_of(curve.color));
     if (!what.empty()) what += ", ";

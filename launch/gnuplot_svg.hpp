@@ -29,7 +29,7 @@ struct CurvePlot {
   std::string title, x_label, y_label;  ///< labels name the unit in parentheses
   std::vector<Curve> curves;
   Scale x_scale = Scale::kLinear;
-  bool from_zero = true;  ///< the y axis begins at 0
+  bool from_zero = true;  ///< the y axis begins at 0, unless a value is below
   /// Ticks of x at the values that occur, not at round numbers.
   bool ticks_at_points = false;
 };
