@@ -45,8 +45,9 @@ using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 File temporary() {
   File file(std::tmpfile(), std::fclose);
   if (!file)
-    throw IoError(fmt::format("no temporary file can be made: {}. Free space where TMPDIR is.",
-                              std::strerror(errno)));
+    throw IoError(
+        fmt::format("no temporary file can be made: {}. Free space where temporary files are.",
+                    std::strerror(errno)));
   return file;
 }
 
@@ -215,6 +216,9 @@ std::string SvgDrawer::finish(const std::string& script, const std::string& titl
   svg = std::regex_replace(svg, std::regex("xlink:href"), "href");
   svg = std::regex_replace(svg, std::regex("(id=['\"]|href=['\"]#|url\\(#)"),
                            fmt::format("$1plot{}_", ++count_));
+  // Where the page is read there may be other fonts.
+  svg = std::regex_replace(svg, std::regex("font-family=\"DejaVu Sans\""),
+                           "font-family=\"DejaVu Sans, Verdana, sans-serif\"");
   svg = std::regex_replace(svg, std::regex("<desc>[^<]*</desc>"), "");
   svg = std::regex_replace(svg, std::regex("<title>[^<]*</title>"),
                            "<title>" + html_escaped(title) + "</title>",

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <optional>
 
 #include "checkpoint/pending_file.hpp"
@@ -55,6 +57,10 @@ class BothReports {
     const auto rows = std::ssize(table.rows);
     page_.table(table, rows > kShort ? fmt::format("table of {} rows", rows) : "");
     text_ += "\n" + to_markdown(table);
+  }
+  void quote(const std::string& lines, const std::string& what) {
+    page_.lines(lines, what);
+    text_ += "\n" + markdown_escaped(what) + ":\n\n```\n" + lines + "```\n";
   }
   void draw(const std::vector<std::string>& drawings) { page_.figures(drawings); }
 
@@ -197,6 +203,16 @@ void fill(const Study& study, BothReports& report) {
   report.show(point_table(study, names));
 }
 
+void show_config(const fs::path& out_dir, BothReports& report) {
+  std::ifstream file(out_dir / "study.textproto", std::ios::binary);
+  const std::string config{std::istreambuf_iterator<char>(file), {}};
+  report.section("config", "Config");
+  if (config.empty())
+    report.say("There is no study.textproto in this directory.");
+  else
+    report.quote(config, "The study's config, as it was resolved");
+}
+
 void write(PendingFile& file, const std::string& text) {
   write_at(file.descriptor(), 0, text.data(), std::ssize(text), file.target());
 }
@@ -207,6 +223,7 @@ void write_study_report(const fs::path& out_dir) {
   const Study study = read_study(out_dir);
   BothReports report("Coppice: scaling study");
   fill(study, report);
+  show_config(out_dir, report);
   PendingFile page(out_dir / "report.html"), text(out_dir / "report.md");
   write(page, report.html());
   write(text, report.markdown());

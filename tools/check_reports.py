@@ -25,7 +25,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 WIDTHS = {"desktop": 1280, "phone": 390}
-STUDY_SECTIONS = ["speed", "memory", "largest", "phases", "strong", "weak", "equality", "points"]
+STUDY_SECTIONS = ["speed", "memory", "largest", "phases", "strong", "weak", "equality", "points",
+                  "config"]
 RUN_SECTIONS = ["loss", "reward", "policy", "gradient", "time", "sharing", "memory", "config"]
 
 
@@ -76,6 +77,7 @@ def write_inputs(place: Path) -> list[Path]:
     with (study / "points.jsonl").open("w") as out:
         for point in study_points():
             out.write(json.dumps(point) + "\n")
+    (study / "study.textproto").write_text('out_dir: "studies/<x>"\n')
     made = [study]
     for steps in (1, 30, 2000):
         run = place / f"run{steps}"
