@@ -169,37 +169,55 @@ TEST_P(NcclOnCuda, CountsWhatTheCallerHandedIn) {
   stream().synchronize();
 }
 
-// What a training step starts and awaits, of this rank's own values.
+// What a training step starts and awaits, of this rank's own values: written by the stream just
+// before, and read by it just behind.
 struct Started {
   Started(TestContext& test, Communicator& comm, int round)
       : rows(uneven_rows(comm.size())),
-        total(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})),
-        sum(test.random(DType::kF32, {301}, fmt::format("sum {} {}", round, comm.rank()))),
-        part(test.random(DType::kF32, {rows[static_cast<std::size_t>(comm.rank())], 3},
-                         fmt::format("part {} {}", round, comm.rank()))),
-        all(test.zeros(DType::kF32, {total, 3})),
-        whole(test.random(DType::kF32, {total, 3}, fmt::format("whole {} {}", round, comm.rank()))),
-        shard(test.zeros(DType::kF32, part.shape())) {}
+        total(std::accumulate(rows.begin(), rows.end(), std::int64_t{0})) {
+    const std::int64_t mine = rows[static_cast<std::size_t>(comm.rank())];
+    for (const Shape& shape : {Shape{301}, Shape{mine, 3}, Shape{total, 3}}) {
+      const auto name = fmt::format("input {} {} {}", inputs.size(), round, comm.rank());
+      sources.push_back(test.random(DType::kF32, shape, name));
+      inputs.push_back(test.zeros(DType::kF32, shape));
+    }
+    results.push_back(test.zeros(DType::kF32, {total, 3}));
+    results.push_back(test.zeros(DType::kF32, {mine, 3}));
+    for (const Tensor* result : {&inputs[0], &results[0], &results[1]})
+      seen.push_back(test.zeros(DType::kF32, result->shape()));
+  }
 
   void run(Stream& stream, Communicator& comm) {
-    comm.all_reduce(stream, sum, ReduceOp::kSum);
-    comm.all_gather(stream, part, all, rows);
-    comm.reduce_scatter(stream, whole, shard, rows);
+    write(stream);
+    comm.all_reduce(stream, inputs[0], ReduceOp::kSum);
+    comm.all_gather(stream, inputs[1], results[0], rows);
+    comm.reduce_scatter(stream, inputs[2], results[1], rows);
+    read(stream);
   }
   std::vector<Pending> start(Stream& stream, Communicator& comm) {
+    write(stream);
     std::vector<Pending> pending;
-    pending.push_back(comm.start_all_reduce(stream, sum, ReduceOp::kSum));
-    pending.push_back(comm.start_all_gather(stream, part, all, rows));
-    pending.push_back(comm.start_reduce_scatter(stream, whole, shard, rows));
+    pending.push_back(comm.start_all_reduce(stream, inputs[0], ReduceOp::kSum));
+    pending.push_back(comm.start_all_gather(stream, inputs[1], results[0], rows));
+    pending.push_back(comm.start_reduce_scatter(stream, inputs[2], results[1], rows));
     return pending;
   }
+  void write(Stream& stream) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) copy(stream, sources[i], inputs[i]);
+  }
+  void read(Stream& stream) {
+    copy(stream, inputs[0], seen[0]);
+    copy(stream, results[0], seen[1]);
+    copy(stream, results[1], seen[2]);
+  }
   friend bool operator==(const Started& a, const Started& b) {
-    return bit_equal(a.sum, b.sum) && bit_equal(a.all, b.all) && bit_equal(a.shard, b.shard);
+    return bit_equal(a.seen[0], b.seen[0]) && bit_equal(a.seen[1], b.seen[1]) &&
+           bit_equal(a.seen[2], b.seen[2]);
   }
 
   std::vector<std::int64_t> rows;
   std::int64_t total;
-  Tensor sum, part, all, whole, shard;
+  std::vector<Tensor> sources, inputs, results, seen;
 };
 
 // Mutation seen red: a finish() that does not wait; a start() whose stream does not.
@@ -219,10 +237,15 @@ TEST_P(NcclOnCuda, StartedCollectivesGiveTheBitsCallsAndBytesOfBlockingOnes) {
     expected.back().run(stream(), comm_);
     comm_.all_reduce(stream(), beside, ReduceOp::kMax);
   }
+  // The last are awaited and read before anything else is asked of their axis.
+  for (std::size_t i = pending.size(); i-- > 6;) pending[i].finish(stream());
+  got.back().read(stream());
   // On the same axis a blocking call comes behind what was started.
   started.comm->all_reduce(stream(), one, ReduceOp::kSum);
-  for (std::size_t i = pending.size(); i-- > 0;) pending[i].finish(stream());
+  for (std::size_t i = 6; i-- > 0;) pending[i].finish(stream());
   pending.front().finish(stream());
+  got[0].read(stream());
+  got[1].read(stream());
   EXPECT_EQ(values_of(one), Values(1, size_));
   EXPECT_EQ(values_of(beside), Values(16, size_ - 1));
   for (std::size_t round = 0; round < 3; ++round) EXPECT_TRUE(got[round] == expected[round]);
@@ -245,6 +268,7 @@ TEST_P(NcclOnCuda, OverlapMayBeTurnedOff) {
   Started expected(test_, comm_, 0), got(test_, comm_, 0);
   expected.run(stream(), comm_);
   const std::vector<Pending> done = got.start(stream(), comm_);
+  got.read(stream());
   EXPECT_TRUE(got == expected);
 }
 

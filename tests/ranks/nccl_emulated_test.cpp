@@ -164,7 +164,7 @@ TEST_F(NcclMistakesOnCuda, ARankThatNeverComesIsNamedAndTheDeviceComesFree) {
 }
 
 // NCCL says so itself, long before the watchdog would: its words and the ranks' are told, and what
-// comes after is refused. Seen red: has_failed() not asked (a wait of a minute).
+// comes after is refused. Seen red: has_failed() not asked.
 TEST_F(NcclMistakesOnCuda, AnErrorThatComesByItselfEndsTheWaitAndIsTold) {
   for (const bool of_peers : {true, false}) {
     ranks_session().activity() = {.step = 7, .phase = "backward", .layer = 3};
