@@ -15,6 +15,7 @@
 #include "launch/open_model.hpp"
 #include "launch/run_lock.hpp"
 #include "launch/study_csv.hpp"
+#include "launch/study_largest_group.hpp"
 #include "launch/study_report.hpp"
 #include "launch/study_run.hpp"
 
@@ -135,6 +136,15 @@ void study(const Options& options, Job& job) {
     fmt::print("stopped at point {} of {}; the same command goes on\n", study.done(records),
                study.all());
     return;
+  }
+  if (config.memory_budget_bytes > 0) {
+    const auto lines = largest_groups(config, input.models, study.model_names(),
+                                      [&] { return job.stop_requested(); });
+    if (!lines) {
+      fmt::print("stopped in the search of the largest groups; the same command goes on\n");
+      return;
+    }
+    write_file_atomically(config.out_dir / "largest_group.jsonl", *lines);
   }
   write_file_atomically(config.out_dir / "table.csv",
                         study_csv(study.points(), study.model_names(), records.all()));

@@ -21,13 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-Json keys_of(const SweepPoint& point, const std::vector<std::string>& models) {
+Json keys_of(const SweepPoint& point, const std::vector<std::string>& models,
+             WithGroupSize with_group_size = WithGroupSize::kYes) {
   Json json = Json::object();
   if (!models.empty()) json["model"] = models.at(point.model);
   if (point.prefix_length > 0) {
     json["prefix_length"] = point.prefix_length;
     json["response_length"] = point.response_length;
-    json["group_size"] = point.group_size;
+    if (with_group_size == WithGroupSize::kYes) json["group_size"] = point.group_size;
   }
   json["sharing"] = point.sharing;
   json["recompute"] = point.recompute;
@@ -105,9 +106,10 @@ std::optional<double> StudyRecord::figure(std::string_view name) const {
   return std::nullopt;
 }
 
-std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models) {
+std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models,
+                         WithGroupSize with_group_size) {
   const std::string text =
-      keys_of(point, models).dump(-1, ' ', false, Json::error_handler_t::replace);
+      keys_of(point, models, with_group_size).dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.substr(1, text.size() - 2);
 }
 

@@ -34,9 +34,12 @@ struct StudyRecord {
   std::optional<double> figure(std::string_view name) const;
 };
 
+enum class WithGroupSize { kNo, kYes };
+
 /// The sweep's values of a point as the keys and values of a JSON object, without its braces.
 /// `models` are the names of several models; empty where there is one.
-std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models);
+std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models,
+                         WithGroupSize with_group_size);
 
 class StudyRecords {
  public:
