@@ -25,6 +25,19 @@ int available_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
+std::string machine_description() {
+  std::string processor = "a processor without a name";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (const auto colon = line.find(": ");
+        line.rfind("model name", 0) == 0 && colon != line.npos) {
+      processor = line.substr(colon + 2);
+      break;
+    }
+  const int cores = available_cores();
+  return std::to_string(cores) + (cores == 1 ? " core of " : " cores of ") + processor;
+}
+
 std::int64_t memory_limit_bytes() {
   const std::int64_t machine = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   std::int64_t group = 0;

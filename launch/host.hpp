@@ -11,6 +11,9 @@ std::string host_name();
 /// Processors this process may use, at least 1.
 int available_cores();
 
+/// "2 cores of AMD EPYC 7B13": what a measurement was made on.
+std::string machine_description();
+
 /// Bytes of memory that processes here may have together: the machine's, or what the control group
 /// leaves of them.
 std::int64_t memory_limit_bytes();

@@ -9,9 +9,11 @@
 
 #include "checkpoint/pending_file.hpp"
 #include "checkpoint/small_file.hpp"
+#include "core/build_config.hpp"
 #include "launch/device_choice.hpp"
 #include "launch/fingerprints.hpp"
 #include "launch/grid_check.hpp"
+#include "launch/host.hpp"
 #include "launch/open_model.hpp"
 #include "launch/run_lock.hpp"
 #include "launch/study_csv.hpp"
@@ -110,6 +112,8 @@ void begin_or_go_on(const StudyConfig& config, const Input& input) {
         "out_dir: {} holds the points of a study that is not known (study.textproto or inputs.json "
         "is missing). Give another out_dir.",
         config.out_dir.string())});
+  } else {
+    fs::remove_all(config.out_dir / "work");  // of nobody knows what
   }
   write_file_atomically(files, now.dump(2) + "\n");
   write_file_atomically(text, config.text);
@@ -129,7 +133,9 @@ void study(const Options& options, Job& job) {
   remove_leftovers(config.out_dir);
 
   StudyRunner study(config, input.models, launcher, [&] { return job.stop_requested(); });
-  StudyRecords records(config.out_dir / "points.jsonl", study.points(), study.model_names());
+  StudyRecords records(config.out_dir / "points.jsonl", study.points(), study.model_names(),
+                       {machine_description(), std::string(build::kVersion),
+                        "coppice study --config " + options.config});
   if (!records.all().empty() && study.done(records) < study.all())
     fmt::print(stderr, "going on behind point {} of {}\n", study.done(records), study.all());
   if (!study.run(records)) {

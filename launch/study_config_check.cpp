@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using config::Batching;
 using config::Numerics;
 
-constexpr std::int64_t kMostPoints = 100'000;
+constexpr std::int64_t kMostPoints = 10'000;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 28;  // of a step's generated groups
 
 class Checker {

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
@@ -46,8 +46,12 @@ Json number(double value) {
   return value;
 }
 
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string line_of(const StudyRecord& record, const SweepPoint& point,
-                    const std::vector<std::string>& models) {
+                    const std::vector<std::string>& models, const StudyOrigin& origin) {
   Json json = keys_of(point, models);
   json["repetition"] = record.run.repetition;
   json["status"] = record.status;
@@ -59,24 +63,33 @@ std::string line_of(const StudyRecord& record, const SweepPoint& point,
     else
       json[name.substr(0, dot)][name.substr(dot + 1)] = number(value);
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  for (const auto& [name, text] :
+       {std::pair<const char*, const std::string&>{"machine", origin.machine},
+        {"version", origin.version},
+        {"command", origin.command}})
+    if (!text.empty()) json[name] = text;
+  return text_of(json) + "\n";
 }
 
-// Nothing where the line is no record of these points.
-std::optional<StudyRecord> record_of(const Json& json, const std::vector<SweepPoint>& points,
-                                     const std::vector<std::string>& models) {
+// Which point has these keys, as keys_of() prints them.
+std::map<std::string, std::size_t> places_of(const std::vector<SweepPoint>& points,
+                                             const std::vector<std::string>& models) {
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < points.size(); ++i) places[text_of(keys_of(points[i], models))] = i;
+  return places;
+}
+
+// Nothing where the line is no record of a point. `names` are the keys of every point.
+std::optional<StudyRecord> record_of(const Json& json, const Json& names,
+                                     const std::map<std::string, std::size_t>& places) {
   if (!json.is_object()) return std::nullopt;
+  Json keys = Json::object();
+  for (const auto& [name, unused] : names.items())
+    if (json.contains(name)) keys[name] = json[name];
+  const auto place = places.find(text_of(keys));
+  if (place == places.end()) return std::nullopt;
   StudyRecord record;
-  const auto is_of = [&](const SweepPoint& point) {
-    const Json keys = keys_of(point, models);
-    return std::all_of(keys.items().begin(), keys.items().end(), [&](const auto& item) {
-      return json.contains(item.key()) && json[item.key()] == item.value();
-    });
-  };
-  const auto point = std::find_if(points.begin(), points.end(), is_of);
-  if (point == points.end()) return std::nullopt;
-  record.run.point = static_cast<std::size_t>(point - points.begin());
-  const Json known = keys_of(*point, models);
+  record.run.point = place->second;
   const auto text = [&](const char* key) {
     return json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
                                                        : std::string();
@@ -89,7 +102,7 @@ std::optional<StudyRecord> record_of(const Json& json, const std::vector<SweepPo
     return std::nullopt;
   record.run.repetition = json["repetition"].get<std::int64_t>();
   for (const auto& [name, value] : json.items()) {
-    if (known.contains(name) || name == "repetition") continue;
+    if (names.contains(name) || name == "repetition") continue;
     if (value.is_number()) record.figures.emplace_back(name, value.get<double>());
     if (!value.is_object()) continue;
     for (const auto& [inner, part] : value.items())
@@ -108,20 +121,24 @@ std::optional<double> StudyRecord::figure(std::string_view name) const {
 
 std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models,
                          WithGroupSize with_group_size) {
-  const std::string text =
-      keys_of(point, models, with_group_size).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = text_of(keys_of(point, models, with_group_size));
   return text.substr(1, text.size() - 2);
 }
 
 StudyRecords::StudyRecords(fs::path path, const std::vector<SweepPoint>& points,
-                           std::vector<std::string> models)
-    : path_(std::move(path)), points_(points), models_(std::move(models)) {
+                           std::vector<std::string> models, StudyOrigin origin)
+    : path_(std::move(path)),
+      points_(points),
+      models_(std::move(models)),
+      origin_(std::move(origin)) {
   std::string text;
   {
     std::ifstream file(path_, std::ios::binary);
     if (file) text.assign(std::istreambuf_iterator<char>(file), {});
   }
   const std::size_t whole = text.rfind('\n') == text.npos ? 0 : text.rfind('\n') + 1;
+  const auto places = places_of(points_, models_);
+  const Json names = points_.empty() ? Json::object() : keys_of(points_[0], models_);
   Problems problems;
   std::size_t begin = 0;
   for (std::int64_t number = 1; begin < whole; ++number) {
@@ -129,8 +146,8 @@ StudyRecords::StudyRecords(fs::path path, const std::vector<SweepPoint>& points,
     const Json json = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
                                   text.begin() + static_cast<std::ptrdiff_t>(end), nullptr,
                                   /*allow_exceptions=*/false);
-    if (auto record = record_of(json, points_, models_))
-      records_.push_back(std::move(*record));
+    if (auto record = record_of(json, names, places))
+      keep(std::move(*record));
     else
       problems.add(
           "{}:{}: is no record of a run of this study (nothing is dropped silently). Remove the "
@@ -150,19 +167,19 @@ StudyRecords::StudyRecords(fs::path path, const std::vector<SweepPoint>& points,
 StudyRecords::~StudyRecords() { close(file_); }
 
 bool StudyRecords::has(const StudyRun& run) const {
-  return std::any_of(records_.begin(), records_.end(), [&](const StudyRecord& record) {
-    return record.run.point == run.point && record.run.repetition == run.repetition;
-  });
+  return done_.contains({run.point, run.repetition});
 }
 
-bool StudyRecords::has_failed(std::size_t point) const {
-  return std::any_of(records_.begin(), records_.end(), [&](const StudyRecord& record) {
-    return record.run.point == point && !record.ok();
-  });
+bool StudyRecords::has_failed(std::size_t point) const { return failed_.contains(point); }
+
+void StudyRecords::keep(StudyRecord record) {
+  done_.insert({record.run.point, record.run.repetition});
+  if (!record.ok()) failed_.insert(record.run.point);
+  records_.push_back(std::move(record));
 }
 
 void StudyRecords::append(StudyRecord record) {
-  const std::string line = line_of(record, points_.at(record.run.point), models_);
+  const std::string line = line_of(record, points_.at(record.run.point), models_, origin_);
   const ssize_t written = write(file_, line.data(), line.size());
   if (written != std::ssize(line) || fdatasync(file_) != 0)
     throw IoError(

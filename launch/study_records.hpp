@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,13 +42,18 @@ enum class WithGroupSize { kNo, kYes };
 std::string json_keys_of(const SweepPoint& point, const std::vector<std::string>& models,
                          WithGroupSize with_group_size);
 
+/// What every line tells beside its run.
+struct StudyOrigin {
+  std::string machine, version, command;
+};
+
 class StudyRecords {
  public:
   /// Reads what is there; a torn last line, which a dead study left, is cut off.
   ///
   /// Errors    DataError with every line that is no record of one of `points`; IoError
   StudyRecords(std::filesystem::path path, const std::vector<SweepPoint>& points,
-               std::vector<std::string> models);
+               std::vector<std::string> models, StudyOrigin origin = {});
   ~StudyRecords();
   StudyRecords(const StudyRecords&) = delete;
   StudyRecords& operator=(const StudyRecords&) = delete;
@@ -61,10 +67,15 @@ class StudyRecords {
   void append(StudyRecord record);
 
  private:
+  void keep(StudyRecord record);
+
   std::filesystem::path path_;
   const std::vector<SweepPoint>& points_;
   std::vector<std::string> models_;
+  StudyOrigin origin_;
   std::vector<StudyRecord> records_;
+  std::set<std::pair<std::size_t, std::int64_t>> done_;  // point, repetition
+  std::set<std::size_t> failed_;
   int file_ = -1;
 };
 

@@ -27,7 +27,7 @@ constexpr int kKilled = 128 + 9;
 // What a run of this program, the C++ library or the driver says when memory runs out.
 bool tells_of_no_memory(const std::string& error) {
   for (const char* words : {"no memory for", "has no memory left", "bad_alloc", "out of memory",
-                            "Out Of Memory", "oom"})
+                            "oom_kill", "oom-kill"})
     if (error.find(words) != error.npos) return true;
   return false;
 }

@@ -51,6 +51,7 @@ class RunningProgram {
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
 
+  pid_t pid() const { return pid_; }
   void send(int signal) const;
   /// Processes of the ranks by rank, where mpirun runs them; waits until there are `ranks`.
   std::map<int, pid_t> rank_processes(int ranks);
