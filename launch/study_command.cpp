@@ -33,6 +33,7 @@ struct Options {
 // What a study works on, read before anything is done.
 struct Input {
   std::vector<StudyModel> models;
+  std::optional<ClusterProfile> cluster;
   /// Of the content of every file it is made of: a study goes on with the same ones only.
   std::vector<Fingerprint> prints;
 };
@@ -72,6 +73,18 @@ Input read_input(const StudyConfig& config, const Launcher& launcher, const Job&
     for (std::size_t i = 0; i < config.sweep.grid.size(); ++i)
       problems.add_all(
           tensor_problems(model.config, config.sweep.grid[i].tensor, config.tensor_places[i]));
+  if (!config.cluster.empty()) {
+    try {
+      input.cluster = load_cluster(config.cluster);
+      const bool on_cuda = input.cluster->kind == DeviceKind::kCuda;
+      if (on_cuda != (config.score_device == "cuda"))
+        problems.add(
+            "cluster: {} is one of {} devices, and the study runs on {}. Give another one.",
+            config.cluster, on_cuda ? "CUDA" : "CPU", config.score_device);
+    } catch (const InputError& error) {
+      problems.add_all(error.problems());
+    }
+  }
   if (!config.rollouts.empty()) {
     try {
       read_rollouts(config.rollouts, {});
@@ -132,7 +145,8 @@ void study(const Options& options, Job& job) {
   begin_or_go_on(config, input);
   remove_leftovers(config.out_dir);
 
-  StudyRunner study(config, input.models, launcher, [&] { return job.stop_requested(); });
+  StudyRunner study(config, input.models, input.cluster, launcher,
+                    [&] { return job.stop_requested(); });
   StudyRecords records(config.out_dir / "points.jsonl", study.points(), study.model_names(),
                        {machine_description(), std::string(build::kVersion),
                         "coppice study --config " + options.config});

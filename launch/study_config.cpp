@@ -48,6 +48,7 @@ StudyConfig plain_values(const config::StudyConfig& config) {
   study.out_dir = config.out_dir();
   study.base = config.base();
   study.rollouts = config.rollouts();
+  study.cluster = config.cluster();
   study.model_configs.assign(config.model_config().begin(), config.model_config().end());
   study.seed = config.seed();
   study.groups_per_step = config.groups_per_step();
@@ -158,8 +159,8 @@ std::vector<std::string> changes_that_forbid_going_on(const std::string& before,
   RunConfigText(new_config, problems, "a study config").read("the resolved config", now);
   std::vector<std::string> lines = problems.lines();
   // Neither changes what a run of a point is.
-  constexpr std::array<std::string_view, 4> kMayChange = {
-      "out_dir", "repetitions", "memory_budget_bytes", "compare_logprobs"};
+  constexpr std::array<std::string_view, 5> kMayChange = {
+      "cluster", "out_dir", "repetitions", "memory_budget_bytes", "compare_logprobs"};
   for (const auto& change : changed_fields(old_config, new_config))
     if (std::find(kMayChange.begin(), kMayChange.end(), change.path) == kMayChange.end())
       lines.push_back(fmt::format(

@@ -16,6 +16,7 @@ namespace coppice {
 struct StudyConfig {
   std::filesystem::path out_dir;
   std::string base, rollouts;              ///< rollouts: "" where groups are generated
+  std::string cluster;                     ///< "": no time is predicted
   std::vector<std::string> model_configs;  ///< none: base's model
   std::string model_checkpoint, model_hf;  ///< base's, one of them, where it is used
   std::uint64_t seed = 1;

@@ -31,6 +31,9 @@ class Checker {
     check_out_dir();
     check_file(text_, "base", config_.base());
     check_file(text_, "rollouts", config_.rollouts());
+    check_file(text_, "cluster", config_.cluster());
+    check_path(text_, "rollouts", config_.rollouts());
+    check_path(text_, "cluster", config_.cluster());
     check_models();
     for (const auto& [path, value, least] :
          {std::tuple{"groups_per_step", config_.groups_per_step(), 1},

@@ -29,7 +29,8 @@ constexpr std::array kFigures = {"step_seconds",
                                  "communication_bytes",
                                  "loss",
                                  "grad_norm",
-                                 "predicted_speedup"};
+                                 "predicted_speedup",
+                                 "predicted_step_seconds"};
 
 std::string quoted(const std::string& text) {
   if (text.find_first_of(",\"\n") == text.npos) return text;

@@ -186,7 +186,7 @@ void StudyRecords::append(StudyRecord record) {
         fmt::format("{} cannot be written: {}. Free space on its disk; the same command "
                     "goes on.",
                     path_.string(), written < 0 ? std::strerror(errno) : "no space"));
-  records_.push_back(std::move(record));
+  keep(std::move(record));
 }
 
 }  // namespace coppice

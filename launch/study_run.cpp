@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "checkpoint/pending_file.hpp"
+#include "launch/cluster_shape.hpp"
 #include "launch/host.hpp"
 #include "launch/run_config.hpp"
 #include "launch/study_figures.hpp"
@@ -79,9 +80,11 @@ void remove_places_of_dead_studies(const fs::path& work) {
 }  // namespace
 
 StudyRunner::StudyRunner(const StudyConfig& config, std::vector<StudyModel> models,
-                         const Launcher& launcher, std::function<bool()> stop_requested)
+                         std::optional<ClusterProfile> cluster, const Launcher& launcher,
+                         std::function<bool()> stop_requested)
     : config_(config),
       models_(std::move(models)),
+      cluster_(std::move(cluster)),
       launcher_(launcher),
       stop_requested_(std::move(stop_requested)),
       work_(config.out_dir / "work"),
@@ -167,6 +170,15 @@ void StudyRunner::plan_point(const std::vector<std::string>& assignments, const 
     auto groups = read_rollouts(config.rollouts, training_needs(config.trainer.loss, model));
     check_row_budget(groups, config.trainer.batching);
     RolloutsSource source(std::move(groups), config.epochs, config.shuffle, config.trainer.seed);
+    const SourcePosition start = source.position();
+    const StepBatch batch(source.take(config.trainer.groups_per_step), config.trainer.loss,
+                          config.trainer.advantage);
+    source.set_position(start);
+    const bool has_links = cluster_ && (config.grid.ranks() <= cluster_->ranks_per_node ||
+                                        cluster_->between_nodes.bandwidth > 0);
+    if (has_links && config.precision != DType::kF64)
+      record.figures.emplace_back("predicted_step_seconds",
+                                  predict_step(config, model, batch, *cluster_).step_seconds);
     const RunPlan plan = plan_run(config, model, source);
     const std::int64_t memory = plan.memory.total();
     record.figures.emplace_back("predicted_memory_bytes", static_cast<double>(memory));

@@ -3,10 +3,12 @@
 // program, each recorded when it has ended.
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "launch/child_process.hpp"
+#include "launch/cluster_profile.hpp"
 #include "launch/progress.hpp"
 #include "launch/run_plan.hpp"
 #include "launch/study_config.hpp"
@@ -24,7 +26,8 @@ struct StudyModel {
 class StudyRunner {
  public:
   /// `out_dir` exists and is held. `stop_requested` is asked again and again.
-  StudyRunner(const StudyConfig& config, std::vector<StudyModel> models, const Launcher& launcher,
+  StudyRunner(const StudyConfig& config, std::vector<StudyModel> models,
+              std::optional<ClusterProfile> cluster, const Launcher& launcher,
               std::function<bool()> stop_requested);
 
   /// What points and records name models by: nothing where there is one.
@@ -59,6 +62,7 @@ class StudyRunner {
 
   const StudyConfig& config_;
   std::vector<StudyModel> models_;
+  std::optional<ClusterProfile> cluster_;
   const Launcher& launcher_;
   std::function<bool()> stop_requested_;
   std::filesystem::path work_;

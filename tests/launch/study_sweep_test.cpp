@@ -91,11 +91,14 @@ class StudyFiles : public testing::Test {
   std::vector<SweepPoint> points_;  // grouped, repeated
 };
 
+// Seen red: what is appended known only after it is read back.
 TEST_F(StudyFiles, RecordsAreReadBackAsTheyWereWritten) {
   {
     StudyRecords records(dir_ / "points.jsonl", points_, {}, {"a machine", "1.0", "a command"});
     records.append(record(1, 0, {{"step_seconds", 0.5}, {"seconds.forward", 0.25}, {"rows", 320}}));
     records.append({{0, 2}, "failed", "no \"reason\"", {}});
+    EXPECT_TRUE(records.has({1, 0}));
+    EXPECT_TRUE(records.has_failed(0));
   }
   EXPECT_THAT(read_file(dir_ / "points.jsonl"),
               HasSubstr(R"({"prefix_length":128,"response_length":32,"group_size":2,)"
