@@ -173,11 +173,6 @@ const StudyPoint* Study::reference_of(const StudyPoint& point) const {
   return best;
 }
 
-double relative_difference(double a, double b) {
-  if (a == b) return 0;
-  return std::abs(a - b) / std::max(std::abs(a), std::abs(b));
-}
-
 Study read_study(const fs::path& out_dir) {
   Study study;
   Problems problems;
@@ -212,7 +207,8 @@ Study read_study(const fs::path& out_dir) {
     read_lines(searches, problems, [&](const Json& line, const std::string&) {
       study.searches.push_back(
           {setting_of(line), word(line, "sharing"), number(line, "memory_budget_bytes"),
-           number(line, "largest_group_size"), number(line, "predicted_memory_bytes")});
+           number(line, "largest_group_size"), number(line, "predicted_memory_bytes"),
+           line.value("bounded", Json()) == true, word(line, "error")});
     });
   problems.throw_if_any<DataError>();
   return study;

@@ -63,6 +63,8 @@ struct LargestGroup {
   Setting setting;
   std::string sharing;
   std::optional<double> memory_budget_bytes, largest_group_size, predicted_memory_bytes;
+  bool bounded = false;  ///< the search ended there; larger ones may fit
+  std::string error;     ///< why there was no search
 };
 
 struct Study {
@@ -78,9 +80,6 @@ struct Study {
   /// before the grouped, then fewest ranks, then the order of the points. Maybe `point` itself.
   const StudyPoint* reference_of(const StudyPoint& point) const;
 };
-
-/// |a - b| / max(|a|, |b|); 0 where both are equal.
-double relative_difference(double a, double b);
 
 /// Errors    DataError with every line that is no point, or where there is none; IoError
 Study read_study(const std::filesystem::path& out_dir);

@@ -194,9 +194,11 @@ void fill(const Study& study, BothReports& report) {
   report.section("equality", "Equality");
   report.say(
       "Relative difference |a - b| / max(|a|, |b|) of the loss and the gradient norm against the "
-      "repeated point of the same work on the fewest ranks; absolute where both are below 0.0001, "
-      "as a loss is whose advantages cancel. Log-probs: the largest difference of grouped and "
-      "repeated, where it was measured.");
+      "repeated point of the same work on the fewest ranks. The mean size of an advantage counts "
+      "for the loss too, where it is larger: an on-policy loss is zero but for rounding. Where all "
+      "of "
+      "these are below 0.0001 the difference is absolute. Log-probs: the largest difference of "
+      "grouped and repeated, where it was measured.");
   report.show(equality_table(study, names));
 
   report.section("points", "All points");

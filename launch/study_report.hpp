@@ -14,8 +14,8 @@ namespace coppice {
 ///   What a line lacks is shown as absent. Machine, version and command, where a line tells them,
 ///   are told on the page. A torn last line is left out and said so.
 ///   `out_dir`/largest_group.jsonl, where it is there, holds a search per line: the same fields
-///   without group_size, memory_budget_bytes, largest_group_size (0: not even one response) and
-///   predicted_memory_bytes of that size.
+///   without group_size, memory_budget_bytes, largest_group_size (0: not even one response; with
+///   bounded: true at least so many), predicted_memory_bytes of that size, or error.
 ///
 /// Effects   both files appear whole or neither is touched; no other file is
 /// Errors    DataError where a line is no point, with every such line; IoError where gnuplot, which

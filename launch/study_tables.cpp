@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 namespace coppice {
 namespace {
@@ -138,11 +139,13 @@ std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped) 
 Difference difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name) {
   const auto a = point.figure(name), b = reference.figure(name);
   if (!a || !b) return {};
-  // A loss whose advantages cancel is zero but for rounding, and has no relative difference worth
-  // the name.
-  constexpr double kZero = 1e-4;
-  if (std::max(std::abs(*a), std::abs(*b)) < kZero) return {std::abs(*a - *b), false};
-  return {relative_difference(*a, *b), true};
+  double scale = std::max(std::abs(*a), std::abs(*b));
+  // A loss whose advantages cancel is zero but for rounding; the size of its terms is the measure.
+  if (std::string_view(name) == "loss")
+    scale = std::max(scale, point.figure("advantage_abs_mean").value_or(0));
+  constexpr double kZero = 1e-4;  // no size to compare with
+  if (scale < kZero) return {std::abs(*a - *b), false};
+  return {std::abs(*a - *b) / scale, true};
 }
 
 ReportTable speedup_table(const Study& study, const StudyNames& names) {
@@ -211,10 +214,13 @@ ReportTable largest_group_table(const Study& study, const StudyNames& names) {
     auto cells = names.cells({search.setting, std::nullopt, search.sharing, {}, 0, 0, {}});
     cells.back() = search.sharing;
     const bool none = search.largest_group_size && *search.largest_group_size < 1;
-    table.rows.push_back(
-        joined(std::move(cells), {bytes_text(search.memory_budget_bytes),
-                                  none ? "none fits" : count_text(search.largest_group_size),
-                                  bytes_text(search.predicted_memory_bytes)}));
+    const std::string size = count_text(search.largest_group_size);
+    table.rows.push_back(joined(std::move(cells), {bytes_text(search.memory_budget_bytes),
+                                                   !search.error.empty() ? search.error
+                                                   : none                ? "none fits"
+                                                   : search.bounded      ? "at least " + size
+                                                                         : size,
+                                                   bytes_text(search.predicted_memory_bytes)}));
   }
   return table;
 }

@@ -116,17 +116,21 @@ TEST_F(StudyReport, ShowsWhatIsNotDoneWhereItsFiguresWouldStand) {
   EXPECT_THAT(cells(phase_table(study, names), 1, {"step (s)"}), ElementsAre("out of memory"));
 }
 
-// Loss 2 against 1.998: 0.002 / 2. A loss near 0 has no relative difference: 3e-6 - 1e-6.
+// Loss 2 against 1.998: 0.002 / 2. A loss near 0 has no relative difference: 3e-6 - 1e-6; where the
+// advantages' mean size is told it is (3e-6 - 1e-6) / 0.5.
 TEST_F(StudyReport, EveryPointIsComparedWithTheRepeatedOneOnTheFewestRanks) {
-  const auto study = study_of(ok(4, "GROUPED", 1, 0, 1, 1,
-                                 ",\"loss\":1.998,\"grad_norm\":4,\"logprob_difference\":2.5e-6") +
-                              ok(4, "GROUPED", 2, 0, 1, 1, ",\"loss\":2,\"grad_norm\":5") +
-                              ok(4, "REPEATED", 1, 0, 1, 1, ",\"loss\":2,\"grad_norm\":4") +
-                              ok(4, "REPEATED", 2, 0, 1, 1, ",\"loss\":2") +
-                              ok(8, "GROUPED", 1, 0, 1, 1, ",\"loss\":3e-6") +
-                              ok(8, "REPEATED", 1, 0, 1, 1, ",\"loss\":1e-6"));
+  const auto study =
+      study_of(ok(4, "GROUPED", 1, 0, 1, 1,
+                  ",\"loss\":1.998,\"grad_norm\":4,\"logprob_difference\":2.5e-6") +
+               ok(4, "GROUPED", 2, 0, 1, 1, ",\"loss\":2,\"grad_norm\":5") +
+               ok(4, "REPEATED", 1, 0, 1, 1, ",\"loss\":2,\"grad_norm\":4") +
+               ok(4, "REPEATED", 2, 0, 1, 1, ",\"loss\":2") +
+               ok(8, "GROUPED", 1, 0, 1, 1, ",\"loss\":3e-6") +
+               ok(8, "REPEATED", 1, 0, 1, 1, ",\"loss\":1e-6") +
+               ok(16, "GROUPED", 1, 0, 1, 1, ",\"loss\":3e-6,\"advantage_abs_mean\":0.5") +
+               ok(16, "REPEATED", 1, 0, 1, 1, ",\"loss\":1e-6,\"advantage_abs_mean\":0.5"));
   const auto table = equality_table(study, StudyNames(study));
-  ASSERT_THAT(table.rows, SizeIs(6));
+  ASSERT_THAT(table.rows, SizeIs(8));
   const std::vector<std::string> heads = {"grid", "compared with", "loss", "gradient norm",
                                           "log-probs"};
   EXPECT_THAT(cells(table, 0, heads),
@@ -134,9 +138,10 @@ TEST_F(StudyReport, EveryPointIsComparedWithTheRepeatedOneOnTheFewestRanks) {
   EXPECT_THAT(cells(table, 1, heads),
               ElementsAre("1 x 1 x 1", "others are, with this", kAbsent, kAbsent, kAbsent));
   EXPECT_THAT(cells(table, 2, {"loss"}), ElementsAre("2.0e-06 absolute"));
-  EXPECT_THAT(cells(table, 4, heads),
+  EXPECT_THAT(cells(table, 4, {"loss"}), ElementsAre("4.0e-06"));
+  EXPECT_THAT(cells(table, 6, heads),
               ElementsAre("2 x 1 x 1", "REPEATED, grid 1 x 1 x 1", "0", "0.20", kAbsent));
-  EXPECT_THAT(cells(table, 5, heads),
+  EXPECT_THAT(cells(table, 7, heads),
               ElementsAre("2 x 1 x 1", "REPEATED, grid 1 x 1 x 1", "0", kAbsent, kAbsent));
 }
 
@@ -192,13 +197,16 @@ TEST_F(StudyReport, TellsWhereItWasMeasuredAndTheLargestGroups) {
              line(R"("sharing":"GROUPED","memory_budget_bytes":4294967296,)"
                   R"("largest_group_size":61,"predicted_memory_bytes":4288675840)") +
                  line(R"("sharing":"REPEATED","memory_budget_bytes":4294967296,)"
-                      R"("largest_group_size":0)"));
+                      R"("largest_group_size":0)") +
+                 line(R"("sharing":"GROUPED","largest_group_size":4096,"bounded":true)") +
+                 line(R"("sharing":"GROUPED","error":"160 tokens are too many")"));
   write_study_report(dir_.path());
   for (const char* name : {"report.html", "report.md"}) {
     const std::string text = read_file(dir_ / name);
     for (const char* words :
          {"Machine: two cores.", "Program version: 0.1.0.", "Command: coppice study.",
-          "prefix length / mean response length", "61", "4.000 GiB", "3.994 GiB", "none fits"})
+          "prefix length / mean response length", "61", "4.000 GiB", "3.994 GiB", "none fits",
+          "at least 4096", "160 tokens are too many"})
       EXPECT_THAT(text, HasSubstr(words)) << name;
   }
 }
