@@ -33,7 +33,12 @@ class CalibrationBench {
       : world_(world),
         clock_(options.clock),
         seconds_(seconds_of_figure),
-        ctx_{stream_, memory_, scratch_, options.threads} {}
+        ctx_{stream_, memory_, scratch_, options.threads},
+        numbers_(static_cast<std::size_t>(kNumbers)) {
+    const RandomStream random(1, "calibration");
+    for (std::size_t i = 0; i < numbers_.size(); ++i)
+      numbers_[i] = static_cast<float>(random.normal(i));
+  }
 
   ExecContext& ctx() { return ctx_; }
   Communicator& world() { return world_; }
@@ -41,10 +46,9 @@ class CalibrationBench {
   /// Normal numbers: zeros and denormals would lie.
   Tensor tensor(const Shape& shape) {
     Tensor tensor(memory_, DType::kF32, shape, "calibration");
-    const RandomStream random(1, "calibration");
     float* data = tensor.view().data<float>();
-    for (std::int64_t i = 0; i < shape.numel(); ++i)
-      data[i] = static_cast<float>(random.normal(static_cast<std::uint64_t>(i % 16384)));
+    for (std::int64_t i = 0; i < shape.numel(); i += kNumbers)
+      std::copy_n(numbers_.data(), std::min(kNumbers, shape.numel() - i), data + i);
     return tensor;
   }
   std::vector<Tensor> tensors(std::int64_t count, const Shape& shape) {
@@ -89,6 +93,8 @@ class CalibrationBench {
     return *middle;
   }
 
+  static constexpr std::int64_t kNumbers = 16384;
+
   Communicator& world_;
   CalibrationClock clock_;
   double seconds_;
@@ -96,6 +102,7 @@ class CalibrationBench {
   Memory memory_{Device{}};
   Arena scratch_{memory_, "scratch"};
   ExecContext ctx_;
+  std::vector<float> numbers_;
 };
 
 }  // namespace coppice

@@ -163,7 +163,7 @@ TEST(ClusterSearch, PutsWhatFitsFirstAndTheFastestOfIt) {
 
 // The published bounds on what sharing can give: FLOPs with every prompt repeated over FLOPs of the
 // packing, the paper's equation 17, from a config.json and lengths alone. Mutation seen red: pairs
-// counted whole, as if the mask were not causal (4.94).
+// counted whole, as if the mask were not causal (5.56).
 TEST(PublishedBounds, FollowFromTheShapesAlone) {
   const auto bound = [](const char* model, std::int64_t prefix, std::int64_t response,
                         std::int64_t group_size) {
