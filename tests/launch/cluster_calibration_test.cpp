@@ -129,7 +129,7 @@ std::vector<double> errors_of_one_run() {
   return errors;
 }
 
-// 15 % is what is promised on an idle machine. Others may use this one's caches and memory while
+// 15 % is the aim on an idle machine. Others may use this one's caches and memory while
 // either side is measured, so the median point counts here, no point may be far off, and one of
 // three runs is enough.
 TEST(Calibration, PredictsStepsOfSmallModelsOnThisMachine) {

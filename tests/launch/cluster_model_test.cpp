@@ -103,6 +103,7 @@ TEST(ClusterModel, TakesTheLongerOfComputeAndMemoryForAProduct) {
 }
 
 // A rate that a file could not give: whoever made it, the device's peak is what counts.
+// Mutation seen red: rates taken as they are.
 TEST(ClusterModel, HoldsEveryRateToThePeak) {
   ClusterProfile cluster = round_cluster();
   cluster.gemm_forward = cluster.gemm_input_gradient = cluster.gemm_weight_gradient =
