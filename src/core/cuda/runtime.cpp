@@ -88,7 +88,10 @@ void wait_observed(WaitObserver& observer, const Query& query, const char* actio
   for (int poll = 0;; ++poll) {
     const cudaError_t code = query();
     if (code == cudaSuccess) break;
-    if (code != cudaErrorNotReady) check_device(code, action);
+    if (code != cudaErrorNotReady) {
+      observer.look();  // it may know the reason
+      check_device(code, action);
+    }
     if (poll < kSpins) continue;
     const auto now = std::chrono::steady_clock::now();
     if (now - start > kShortWait) std::this_thread::sleep_for(kPause);

@@ -115,6 +115,20 @@ emulated::Scheduler::Look look_of(WaitObserver* observer) {
   return [observer] { observer->look(); };
 }
 
+// A device that was given what an aborted collective left in memory may well fail of that: the
+// observer knows the reason.
+template <class Finish>
+void finish_observed(WaitObserver* observer, const Finish& finish) {
+  ++emulated::gpu().statistics.host_waits;
+  try {
+    finish(look_of(observer));
+  } catch (const DeviceError&) {
+    if (observer) observer->look();
+    throw;
+  }
+  if (observer) observer->look();
+}
+
 }  // namespace
 
 struct EventState {
@@ -141,10 +155,9 @@ EventState* record(StreamState& stream) {
 }
 void end(EventState* event) { delete event; }
 void wait(const EventState& event) {
-  ++emulated::gpu().statistics.host_waits;
-  WaitObserver* observer = event.observer.get();
-  driver().scheduler.finish(*event.mark, look_of(observer));
-  if (observer) observer->look();
+  finish_observed(event.observer.get(), [&](const emulated::Scheduler::Look& look) {
+    driver().scheduler.finish(*event.mark, look);
+  });
 }
 bool is_past(const EventState& event) { return event.mark->reached; }
 void wait(StreamState& stream, const EventState& event) {
@@ -163,10 +176,9 @@ double seconds_between(const TimeMark& begin, const TimeMark& end) {
 }
 
 void synchronize(StreamState& stream) {
-  ++emulated::gpu().statistics.host_waits;
-  WaitObserver* observer = stream.observer.get();
-  driver().scheduler.finish(queue_of(stream), look_of(observer));
-  if (observer) observer->look();
+  finish_observed(stream.observer.get(), [&](const emulated::Scheduler::Look& look) {
+    driver().scheduler.finish(queue_of(stream), look);
+  });
 }
 void synchronize_device(const Device& device) {
   check_device_is_there(device);
