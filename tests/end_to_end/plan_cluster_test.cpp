@@ -20,7 +20,7 @@ class PlanOnCluster : public TinyRun {
   }
 };
 
-TEST_F(PlanOnCluster, CalibratesThisMachineAndPredictsAStepOnIt) {
+TEST_F(PlanOnCluster, CalibratesThisMachineAndPredictsAStepOnItInKeysThatHelpLists) {
   const auto measured = coppice({"calibrate", "--out", "here.textproto", "--seconds", "1",
                                  "--threads", "1", "--name", "two cores"});
   ASSERT_EQ(measured.status, 0) << measured.err;
@@ -39,19 +39,14 @@ TEST_F(PlanOnCluster, CalibratesThisMachineAndPredictsAStepOnIt) {
   EXPECT_NEAR(sum, cluster["step_seconds"].get<double>(), 1e-9);
   EXPECT_THAT(plan_on("here.textproto").out,
               AllOf(HasSubstr("from rates measured there"), HasSubstr("grids of 1 ranks")));
-}
 
-TEST_F(PlanOnCluster, HelpListsEveryKeyOfItsJson) {
-  ASSERT_EQ(coppice({"calibrate", "--out", "here.textproto", "--seconds", "1"}).status, 0);
   const auto help = coppice({"plan", "--help"}).out;
-  const auto planned = nlohmann::json::parse(plan_on("here.textproto", {"--json"}).out);
-  for (const auto& [key, value] : planned.at("cluster").items()) {
+  for (const auto& [key, value] : cluster.items()) {
     EXPECT_THAT(help, HasSubstr(key));
-    if (value.is_object())
-      for (const auto& [inner, figure] : value.items()) EXPECT_THAT(help, HasSubstr(inner));
+    if (!value.is_object()) continue;
+    for (const auto& [inner, figure] : value.items()) EXPECT_THAT(help, HasSubstr(inner));
   }
-  for (const auto& [key, value] : planned["cluster"]["grids"][0].items())
-    EXPECT_THAT(help, HasSubstr(key));
+  for (const auto& [key, value] : cluster["grids"][0].items()) EXPECT_THAT(help, HasSubstr(key));
 }
 
 // A model of 8 billion weights that are not there, on machines that are not either.
