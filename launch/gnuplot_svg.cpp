@@ -132,16 +132,27 @@ bool has_negative(const std::vector<Curve>& curves) {
   });
 }
 
-// Legends stand above the drawing's frame, where they cover nothing, one entry to a line.
-std::string legend(std::size_t entries) {
-  return fmt::format("set key outside top center horizontal Left reverse samplen 2 maxrows {}\n",
-                     (entries + 1) / 2);
+// Legends stand above the drawing's frame, where they cover nothing; more than two entries side by
+// side would not fit.
+constexpr std::size_t kLegendColumns = 2;
+
+std::string legend() {
+  return fmt::format("set key outside top center horizontal Left reverse samplen 2 maxcols {}\n",
+                     kLegendColumns);
+}
+
+// Of a drawing with so many curves or parts: what the legend takes, the plot does not lose.
+int height_of(std::size_t entries) {
+  constexpr std::size_t kUsualRows = 2;
+  constexpr int kRow = 16, kUsual = 290;
+  const std::size_t rows = (entries + kLegendColumns - 1) / kLegendColumns;
+  return kUsual + kRow * static_cast<int>(rows > kUsualRows ? rows - kUsualRows : 0);
 }
 
 }  // namespace
 
 std::string SvgDrawer::draw(const CurvePlot& plot) {
-  std::string script = opening(plot.x_label, plot.y_label) + legend(plot.curves.size());
+  std::string script = opening(plot.x_label, plot.y_label) + legend();
   if (plot.x_scale == Scale::kLogarithmic) script += "set logscale x 2\n";
   if (plot.from_zero && !has_negative(plot.curves)) script += "set yrange [0:*]\n";
   std::set<double> places;
@@ -180,12 +191,12 @@ std::string SvgDrawer::draw(const CurvePlot& plot) {
                                                               : "linespoints pt 7 ps 0.5 lw 1.6",
                         look, quoted(curve.name));
   }
-  return finish(script + "plot " + what + "\n", plot.title);
+  return finish(script + "plot " + what + "\n", plot.title, height_of(plot.curves.size()));
 }
 
 std::string SvgDrawer::draw(const BarPlot& plot) {
   std::string script =
-      opening(plot.x_label, plot.y_label) + legend(plot.parts.size()) +
+      opening(plot.x_label, plot.y_label) + legend() +
       "set yrange [0:*]\nset style data histograms\nset style histogram rowstacked\n"
       "set style fill solid 1 noborder\nset boxwidth 0.75\n";
   if (plot.bars.size() > 6) script += "set xtics rotate by -60\n";
@@ -200,13 +211,14 @@ std::string SvgDrawer::draw(const BarPlot& plot) {
     script += fmt::format("{}$bars using {}{} lc rgb '{}' title {}", part == 0 ? "" : ", ",
                           part + 2, part == 0 ? ":xtic(1)" : "", color_of(static_cast<int>(part)),
                           quoted(plot.parts[part]));
-  return finish(script + "\n", plot.title);
+  return finish(script + "\n", plot.title, height_of(plot.parts.size()));
 }
 
-std::string SvgDrawer::finish(const std::string& script, const std::string& title) {
+std::string SvgDrawer::finish(const std::string& script, const std::string& title, int height) {
   std::string svg = run_gnuplot(
-      "set encoding utf8\nset terminal svg size 380,290 dynamic noenhanced rounded "
-      "font 'DejaVu Sans,12'\n" +
+      fmt::format("set encoding utf8\nset terminal svg size 380,{} dynamic noenhanced rounded "
+                  "font 'DejaVu Sans,12'\n",
+                  height) +
       script);
   const std::size_t begin = svg.find("<svg");
   COPPICE_CHECK(begin != std::string::npos, "gnuplot drew no SVG but: {}", svg.substr(0, 200));

@@ -49,7 +49,7 @@ class SvgDrawer {
   std::string draw(const BarPlot& plot);
 
  private:
-  std::string finish(const std::string& script, const std::string& title);
+  std::string finish(const std::string& script, const std::string& title, int height);
 
   int count_ = 0;  // for names that are unique in the page
 };

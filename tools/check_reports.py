@@ -55,7 +55,8 @@ def study_points() -> list[dict]:
                             point |= {
                                 "status": "ok", "step_seconds": seconds,
                                 "seconds": {"plan": 0.01, "forward": 0.3 * seconds,
-                                            "backward": 0.6 * seconds, "optimizer": 0.05},
+                                            "backward": 0.6 * seconds, "optimizer": 0.05,
+                                            "checkpoint": 0.1, "old_logprobs": 0.2},
                                 "executed_flops": rows * 10**8, "rows": rows,
                                 "logical_rows": group * (prefix + 32),
                                 "peak_memory_bytes": 2**28 + rows * 2**17,
