@@ -169,7 +169,8 @@ void StudyRunner::plan_point(const std::vector<std::string>& assignments, const 
     const ModelConfig& model = models_.at(point.model).config;
     auto groups = read_rollouts(config.rollouts, training_needs(config.trainer.loss, model));
     check_row_budget(groups, config.trainer.batching);
-    RolloutsSource source(std::move(groups), config.epochs, config.shuffle, config.trainer.seed);
+    // Once through the groups: what follows is the same again.
+    RolloutsSource source(std::move(groups), /*epochs=*/1, config.shuffle, config.trainer.seed);
     const SourcePosition start = source.position();
     const StepBatch batch(source.take(config.trainer.groups_per_step), config.trainer.loss,
                           config.trainer.advantage);

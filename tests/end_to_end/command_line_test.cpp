@@ -12,7 +12,7 @@ using testing::IsEmpty;
 using testing::StartsWith;
 
 const std::vector<std::string> kSubcommands = {"import", "export", "init", "inspect",
-                                               "score",  "train",  "plan"};
+                                               "score",  "train",  "plan", "study"};
 
 TEST(CommandLine, HelpNamesEverySubcommand) {
   const auto outcome = run_program({"--help"});
