@@ -25,7 +25,7 @@ a { color: #0b4f9e; }
 .wide { overflow-x: auto; margin: 12px 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 10px; border-bottom: 1px solid #dcdcdc; text-align: right; }
-td { white-space: nowrap; }
+td { white-space: nowrap; vertical-align: top; }
 th { background: #f3f3f1; vertical-align: bottom; font-weight: 600; }
 th.words, td.words { text-align: left; }
 td.long { white-space: normal; min-width: 30ch; max-width: 60ch; }
