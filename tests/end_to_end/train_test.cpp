@@ -75,6 +75,15 @@ TEST_F(Train, RecomputeAndMicrobatchesOfAnySizeChangeNoResult) {
   EXPECT_GT(microbatches("none"), 4);
 }
 
+// Seen red: save_at_end left out of the last step alone.
+TEST_F(Train, SavesNothingAtItsEndWhereThatIsNotWanted) {
+  const auto outcome = train({"checkpoint.save_at_end=false", "checkpoint.every_steps=3"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("done: 4 steps; not saved"));
+  EXPECT_THAT(metrics("run"), SizeIs(4));
+  EXPECT_THAT(files_below(dir_ / "run/checkpoints"), ElementsAre("step_00000003.h5"));
+}
+
 TEST_F(Train, ResumedEqualsUninterruptedBitForBit) {
   for (const char* precision : {"F32", "F64"}) {
     const std::vector<std::string> common = {std::string("numerics.precision=") + precision,
