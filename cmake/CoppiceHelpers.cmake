@@ -1,3 +1,6 @@
+# All test programs with the label unit: what the sanitizers' build needs.
+add_custom_target(unit_tests)
+
 # Three helpers, so that a folder's CMakeLists.txt only lists its files and what it stands on.
 include(GoogleTest)
 
@@ -42,6 +45,9 @@ function(coppice_test name)
   target_link_libraries(${name} PRIVATE coppice_flags coppice_test_main GTest::gmock ${arg_LINK})
   if(arg_LABELS MATCHES "cuda|emulated")
     add_dependencies(device_tests ${name})
+  endif()
+  if("unit" IN_LIST arg_LABELS)
+    add_dependencies(unit_tests ${name})
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE COPPICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
