@@ -12,6 +12,7 @@
 #include "core/rng.hpp"
 #include "core/tensor.hpp"
 #include "launch/cluster_calibration.hpp"
+#include "launch/statistics.hpp"
 #include "parallel/communicator.hpp"
 
 namespace coppice {
@@ -68,7 +69,7 @@ class CalibrationBench {
       laps.push_back(lap(clock_, [&] { op(i); }));
       sum += laps.back();
     }
-    return median(std::move(laps));
+    return *median(std::move(laps));
   }
   /// The same number of times on every rank, for ops that ranks do together.
   double seconds_together(int repetitions, const std::function<void(std::int64_t)>& op) {
@@ -77,7 +78,7 @@ class CalibrationBench {
     std::vector<double> laps;
     for (std::int64_t i = 1; i <= repetitions; ++i)
       laps.push_back(lap(CalibrationClock::kWall, [&] { op(i); }));
-    return median(std::move(laps));
+    return *median(std::move(laps));
   }
 
  private:
@@ -86,11 +87,6 @@ class CalibrationBench {
     const double start = seconds_of(clock);
     op();
     return seconds_of(clock) - start;
-  }
-  static double median(std::vector<double> laps) {
-    const auto middle = laps.begin() + std::ssize(laps) / 2;
-    std::nth_element(laps.begin(), middle, laps.end());
-    return *middle;
   }
 
   static constexpr std::int64_t kNumbers = 16384;

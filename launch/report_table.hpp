@@ -30,7 +30,4 @@ std::string to_markdown(const ReportTable& table);
 /// A text with what Markdown or the HTML within it would take for marks escaped.
 std::string markdown_escaped(const std::string& text);
 
-/// The middle value; of an even number the mean of the two. Nothing where there is none.
-std::optional<double> median_of(std::vector<double> values);
-
 }  // namespace coppice

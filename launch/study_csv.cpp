@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "launch/study_figures.hpp"
+#include "launch/statistics.hpp"
 
 namespace coppice {
 namespace {
@@ -55,7 +55,6 @@ struct Row {
     std::vector<double> values;
     for (const StudyRecord* record : ok)
       if (const auto value = record->figure(name)) values.push_back(*value);
-    if (values.empty()) return std::nullopt;
     return median(std::move(values));
   }
   std::string status() const {
@@ -63,18 +62,6 @@ struct Row {
     return ok.empty() ? "" : std::string(study_status::kOk);
   }
 };
-
-std::optional<double> relative_difference(const std::optional<double>& a,
-                                          const std::optional<double>& b, double least = 0) {
-  if (!a || !b) return std::nullopt;
-  const double scale = std::max({std::abs(*a), std::abs(*b), least});
-  return scale == 0 ? 0 : std::abs(*a - *b) / scale;
-}
-
-std::optional<double> ratio(const std::optional<double>& a, const std::optional<double>& b) {
-  if (!a || !b || *b == 0) return std::nullopt;
-  return *a / *b;
-}
 
 std::vector<Row> rows_of(const std::vector<SweepPoint>& points,
                          const std::vector<StudyRecord>& records) {
@@ -121,7 +108,7 @@ std::string study_csv(const std::vector<SweepPoint>& points, const std::vector<s
                    std::to_string(point.grid.context), std::to_string(point.grid.data),
                    row.status(), std::to_string(row.ok.size())});
     for (const char* name : kFigures) fields.push_back(text_of(row.figure(name)));
-    const auto flops = ratio(row.figure("executed_flops"), row.figure("step_seconds"));
+    const auto flops = quotient(row.figure("executed_flops"), row.figure("step_seconds"));
     fields.push_back(flops ? fmt::format("{:.6g}", *flops / 1e9) : "");
 
     const Row* repeated = nullptr;
@@ -135,7 +122,7 @@ std::string study_csv(const std::vector<SweepPoint>& points, const std::vector<s
     }
     if (repeated != nullptr) {
       fields.push_back(
-          text_of(ratio(repeated->figure("step_seconds"), row.figure("step_seconds"))));
+          text_of(quotient(repeated->figure("step_seconds"), row.figure("step_seconds"))));
       fields.push_back(text_of(relative_difference(row.figure("loss"), repeated->figure("loss"),
                                                    row.figure("advantage_abs_mean").value_or(0))));
       fields.push_back(

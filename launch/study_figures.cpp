@@ -10,6 +10,7 @@
 #include <span>
 
 #include "core/error.hpp"
+#include "launch/statistics.hpp"
 
 namespace coppice {
 namespace {
@@ -51,13 +52,6 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  COPPICE_CHECK(!values.empty(), "the median of nothing");
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 StudyFigures figures_of_run(const fs::path& metrics, std::int64_t warmup_steps,
                             std::int64_t steps) {
   const std::vector<Json> lines = lines_of(metrics);
@@ -84,7 +78,7 @@ StudyFigures figures_of_run(const fs::path& metrics, std::int64_t warmup_steps,
   StudyFigures figures;
   for (const std::string name : kMedians)
     if (auto values = values_of(measured, name); !values.empty())
-      figures.emplace_back(name, median(std::move(values)));
+      figures.emplace_back(name, *median(std::move(values)));
   for (const std::string name : kMeans)
     if (const auto values = values_of(measured, name); !values.empty())
       figures.emplace_back(name, mean(values));

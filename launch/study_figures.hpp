@@ -21,7 +21,4 @@ StudyFigures figures_of_run(const std::filesystem::path& metrics, std::int64_t w
 /// Errors    DataError where they are not of the same groups
 double logprob_difference(const std::filesystem::path& a, const std::filesystem::path& b);
 
-/// Of an odd number of values the one in the middle, else the mean of the two there; not empty.
-double median(std::vector<double> values);
-
 }  // namespace coppice

@@ -138,7 +138,7 @@ std::vector<std::string> scaling_plots(const std::vector<ScalingFamily>& familie
       return value ? std::optional(100 * *value) : std::nullopt;
     };
     for (const ScaledPoint& scaled : family.points) {
-      const Grid& grid = scaled.point->setting.grid;
+      const GridSizes& grid = scaled.point->setting.grid;
       const auto ranks = static_cast<double>(grid.ranks());
       const bool t = grid.tensor > 1, c = grid.context > 1, d = grid.data > 1;
       // One rank begins every axis.

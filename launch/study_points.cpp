@@ -11,7 +11,8 @@
 #include <tuple>
 
 #include "core/error.hpp"
-#include "launch/report_table.hpp"
+#include "launch/study_records.hpp"
+#include "launch/statistics.hpp"
 
 namespace coppice {
 namespace {
@@ -31,8 +32,8 @@ std::string word(const Json& line, const char* name) {
   return found != line.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-std::int64_t ranks_along(const Json& line, const char* name) {
-  return static_cast<std::int64_t>(number(line, name).value_or(1));
+int ranks_along(const Json& line, const char* name) {
+  return static_cast<int>(number(line, name).value_or(1));
 }
 
 Setting setting_of(const Json& line) {
@@ -77,9 +78,7 @@ bool read_lines(const fs::path& path, Problems& problems,
   return false;
 }
 
-constexpr const char* kOk = "ok";
-constexpr const char* kOutOfMemory = "out_of_memory";
-constexpr const char* kFailed = "failed";
+using study_status::kFailed, study_status::kOk, study_status::kOutOfMemory;
 
 void check_point(const Json& line, const std::string& place, Problems& problems) {
   const std::string status = word(line, "status");
@@ -116,7 +115,7 @@ std::vector<double> values_of(const StudyPoint& point, const std::string& name) 
 }  // namespace
 
 std::optional<double> StudyPoint::figure(const std::string& name) const {
-  return median_of(values_of(*this, name));
+  return median(values_of(*this, name));
 }
 
 std::optional<double> StudyPoint::least(const std::string& name) const {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/process_grid.hpp"
+
 namespace coppice {
 
 /// What groups, whatever runs them.
@@ -19,17 +21,11 @@ struct Workload {
   auto operator<=>(const Workload&) const = default;
 };
 
-struct Grid {
-  std::int64_t tensor = 1, context = 1, data = 1;
-  std::int64_t ranks() const { return tensor * context * data; }
-  auto operator<=>(const Grid&) const = default;
-};
-
 /// What a plot or a block of a table holds fixed.
 struct Setting {
   Workload workload;
   std::string recompute;
-  Grid grid;
+  GridSizes grid;
   auto operator<=>(const Setting&) const = default;
 };
 

@@ -114,8 +114,8 @@ void say_in_short(const Study& study, BothReports& report) {
     }
     const StudyPoint* reference = study.reference_of(point);
     if (point.done.empty() || reference == nullptr || reference == &point) continue;
-    loss.add(difference_of(point, *reference, "loss").value);
-    gradient.add(difference_of(point, *reference, "grad_norm").value);
+    loss.add(difference_of(point, *reference, "loss"));
+    gradient.add(difference_of(point, *reference, "grad_norm"));
     logprobs.add(point.figure("logprob_difference"));
   }
   if (!measured.empty())
@@ -195,10 +195,9 @@ void fill(const Study& study, BothReports& report) {
   report.say(
       "Relative difference |a - b| / max(|a|, |b|) of the loss and the gradient norm against the "
       "repeated point of the same work on the fewest ranks. The mean size of an advantage counts "
-      "for the loss too, where it is larger: an on-policy loss is zero but for rounding. Where all "
-      "of "
-      "these are below 0.0001 the difference is absolute. Log-probs: the largest difference of "
-      "grouped and repeated, where it was measured.");
+      "for the loss too, where it is larger: an on-policy loss is zero but for rounding. "
+      "Log-probs: "
+      "the largest difference of grouped and repeated, where it was measured.");
   report.show(equality_table(study, names));
 
   report.section("points", "All points");

@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+#include "launch/statistics.hpp"
+
 namespace coppice {
 namespace {
 
@@ -15,11 +17,6 @@ using Cells = std::vector<std::string>;
 Cells joined(Cells left, const Cells& right) {
   left.insert(left.end(), right.begin(), right.end());
   return left;
-}
-
-std::optional<double> quotient(std::optional<double> a, std::optional<double> b) {
-  if (!a || !b || *b == 0) return std::nullopt;
-  return *a / *b;
 }
 
 // A figure of a point, or why there is none.
@@ -56,20 +53,19 @@ std::vector<Pair> pairs_of(const Study& study) {
 
 std::string difference_text(const StudyPoint& point, const StudyPoint& reference,
                             const char* name) {
-  const auto [value, relative] = difference_of(point, reference, name);
-  if (value == 0.0) return "0";  // to the last bit
-  return figure_text(value, 2) + (relative ? "" : " absolute");
+  const auto difference = difference_of(point, reference, name);
+  return difference == 0.0 ? "0" : figure_text(difference, 2);  // 0: to the last bit
 }
 
 }  // namespace
 
-std::string grid_text(const Grid& grid) {
+std::string grid_text(const GridSizes& grid) {
   return fmt::format("{} x {} x {}", grid.tensor, grid.context, grid.data);
 }
 
 StudyNames::StudyNames(const Study& study) {
   std::set<std::string> models, recompute;
-  std::set<Grid> grids;
+  std::set<GridSizes> grids;
   for (const StudyPoint& point : study.points) {
     models.insert(point.setting.workload.model);
     recompute.insert(point.setting.recompute);
@@ -136,16 +132,12 @@ std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped) 
   return quotient(repeated->figure("executed_flops"), grouped.figure("executed_flops"));
 }
 
-Difference difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name) {
-  const auto a = point.figure(name), b = reference.figure(name);
-  if (!a || !b) return {};
-  double scale = std::max(std::abs(*a), std::abs(*b));
+std::optional<double> difference_of(const StudyPoint& point, const StudyPoint& reference,
+                                    const char* name) {
   // A loss whose advantages cancel is zero but for rounding; the size of its terms is the measure.
-  if (std::string_view(name) == "loss")
-    scale = std::max(scale, point.figure("advantage_abs_mean").value_or(0));
-  constexpr double kZero = 1e-4;  // no size to compare with
-  if (scale < kZero) return {std::abs(*a - *b), false};
-  return {std::abs(*a - *b) / scale, true};
+  const double least =
+      std::string_view(name) == "loss" ? point.figure("advantage_abs_mean").value_or(0) : 0;
+  return relative_difference(point.figure(name), reference.figure(name), least);
 }
 
 ReportTable speedup_table(const Study& study, const StudyNames& names) {

@@ -26,19 +26,16 @@ class StudyNames {
 };
 
 /// "2 x 1 x 1": tensor x context x data
-std::string grid_text(const Grid& grid);
+std::string grid_text(const GridSizes& grid);
 
 /// Repeated over grouped, of medians; nothing where either is absent.
 std::optional<double> speedup(const Study& study, const StudyPoint& grouped);
 /// The same of executed_flops.
 std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped);
 
-/// How far a figure of two points that compute the same is apart.
-struct Difference {
-  std::optional<double> value;  ///< nothing where a point lacks the figure
-  bool relative = true;         ///< else absolute: both are zero but for rounding
-};
-Difference difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name);
+/// How far a figure of two points that compute the same is apart, relatively; nothing where a point
+/// lacks it. A loss is measured against the mean size of an advantage where that is larger.
+std::optional<double> difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name);
 
 ReportTable speedup_table(const Study& study, const StudyNames& names);
 ReportTable memory_table(const Study& study, const StudyNames& names);

@@ -15,6 +15,7 @@ struct GridSizes {
   int context = 1;
   int data = 1;
   int ranks() const { return tensor * context * data; }
+  auto operator<=>(const GridSizes&) const = default;
 };
 
 struct GridCoordinates {

@@ -3,6 +3,7 @@
 // and what the others waited for, as a job on CPUs does (failure_test.cpp).
 #include <signal.h>
 
+#include "end_to_end/failure_bound.hpp"
 #include "end_to_end/program_on_cuda.hpp"
 #include "launch/host.hpp"
 
@@ -14,10 +15,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
-
-// As in failure_test.cpp; a step on the emulated device takes longer.
-constexpr double kMpirunSeconds = 3, kGraceSeconds = 1;
-double bound(double seconds) { return 2 * (seconds + kGraceSeconds + kMpirunSeconds); }
 
 class FailureOnCuda : public ProgramOnCuda {
  protected:

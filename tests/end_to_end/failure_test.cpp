@@ -1,11 +1,10 @@
 // A job whose ranks fail, die or hang: it ends on all ranks, in a bounded time, with a status that
-// is not 0 and a line that says which rank, where and why. Bounds are the watchdog's seconds, the
-// second for which a failing rank waits for others that fail alike, and up to 3 s that mpirun takes
-// to end its processes, and as much again for a busy machine.
+// is not 0 and a line that says which rank, where and why.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "end_to_end/failure_bound.hpp"
 #include "end_to_end/tiny_run.hpp"
 #include "launch/host.hpp"
 
@@ -20,10 +19,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
-
-constexpr double kMpirunSeconds = 3, kGraceSeconds = 1;
-
-double bound(double seconds) { return 2 * (seconds + kGraceSeconds + kMpirunSeconds); }
 
 class Failure : public TinyRun {
  protected:

@@ -16,8 +16,14 @@ bool is_even(std::span<const std::int64_t> rows) {
   return std::ranges::all_of(rows, [&](std::int64_t count) { return count == rows[0]; });
 }
 
-std::int64_t elements_per_row(ConstTensorView whole) {
-  return whole.shape()[0] == 0 ? 0 : whole.numel() / whole.shape()[0];
+// Calls add(rank, its rows of `whole`) for each rank that holds any.
+void for_each_shard(auto whole, std::span<const std::int64_t> rows, const auto& add) {
+  std::int64_t first = 0;
+  for (int rank = 0; rank < std::ssize(rows); ++rank) {
+    const auto count = rows[static_cast<std::size_t>(rank)];
+    if (count > 0) add(rank, whole.rows(first, count));
+    first += count;
+  }
 }
 
 nccl::ConnectionPtr begin(Communicator& host, const Device& device, const std::string& axis) {
@@ -126,19 +132,14 @@ void NcclCommunicator::do_all_gather(Stream& stream, ConstTensorView shard, Tens
                      .count = shard.numel(),
                      .dtype = whole.dtype()});
   } else {
-    std::int64_t first = 0;
-    for (int root = 0; root < size(); ++root) {
-      const auto count = rows[static_cast<std::size_t>(root)];
-      const TensorView place = whole.rows(first, count);
-      first += count;
-      if (count == 0) continue;
+    for_each_shard(whole, rows, [&](int root, TensorView place) {
       group.push_back({.kind = nccl::CallKind::kBroadcast,
                        .send = root == rank() ? shard.bytes() : place.bytes(),
                        .receive = place.bytes(),
-                       .count = count * elements_per_row(whole),
+                       .count = place.numel(),
                        .dtype = whole.dtype(),
                        .root = root});
-    }
+    });
   }
   run(stream, Collective::kAllGather, shard, group);
 }
@@ -155,19 +156,14 @@ void NcclCommunicator::do_reduce_scatter(Stream& stream, ConstTensorView whole, 
                      .count = shard.numel(),
                      .dtype = whole.dtype()});
   } else {
-    std::int64_t first = 0;
-    for (int root = 0; root < size(); ++root) {
-      const auto count = rows[static_cast<std::size_t>(root)];
-      const ConstTensorView place = whole.rows(first, count);
-      first += count;
-      if (count == 0) continue;
+    for_each_shard(whole, rows, [&](int root, ConstTensorView place) {
       group.push_back({.kind = nccl::CallKind::kReduce,
                        .send = place.bytes(),
                        .receive = root == rank() ? shard.bytes() : nullptr,
-                       .count = count * elements_per_row(whole),
+                       .count = place.numel(),
                        .dtype = whole.dtype(),
                        .root = root});
-    }
+    });
   }
   run(stream, Collective::kReduceScatter, whole, group);
 }
