@@ -55,13 +55,14 @@ class Calibration {
     return sets[static_cast<std::size_t>(i % std::ssize(sets))];
   }
 
-  // Three streams of 16 MiB.
+  // Three streams of 32 MiB, from tensors that no cache holds: some hold half a GiB.
   void measure_memory() {
-    auto a = bench_.tensors(2, {8192, 512});
-    Tensor sum = bench_.tensor({8192, 512});
-    cluster_.memory_bandwidth =
-        3 * kBytes * product(8192, 512) /
-        bench_.seconds([&](std::int64_t i) { add_rows(ctx(), turn(a, i), turn(a, i + 1), sum); });
+    const Shape shape{16384, 512};
+    auto a = bench_.tensors(24, shape);
+    cluster_.memory_bandwidth = 3 * kBytes * static_cast<double>(shape.numel()) /
+                                bench_.seconds([&](std::int64_t i) {
+      add_rows(ctx(), turn(a, 3 * i), turn(a, 3 * i + 1), turn(a, 3 * i + 2));
+    });
   }
 
   // Products of a linear from d to 3 d features on many rows: their smallest extent is d.
@@ -217,8 +218,9 @@ class Calibration {
         kBytes * product(kEdges, kVocabulary) / std::max(head - products, 0.1 * head);
   }
 
+  // A GiB, as no cache holds it.
   void measure_optimizer() {
-    constexpr std::int64_t kElements = std::int64_t{1} << 24;
+    constexpr std::int64_t kElements = std::int64_t{1} << 26;
     Tensor value = bench_.tensor({kElements}), grad = bench_.tensor({kElements});
     Tensor first = bench_.tensor({kElements}), second = bench_.tensor({kElements});
     for (std::int64_t i = 0; i < kElements; ++i)
@@ -235,9 +237,9 @@ class Calibration {
     cluster_.memory.adamw = 7 * kBytes * product(kElements) / bench_.seconds([&](std::int64_t) {
       adamw_update(ctx(), {&tensors, 1}, coefficients);
     });
-    const ConstTensorView run = grad;
-    cluster_.memory.grad_norm = kBytes * product(kElements) / bench_.seconds([&](std::int64_t) {
-      cpu::sum_of_squares(ctx(), {&run, 1});
+    const std::vector<ConstTensorView> all{value, grad, first, second};
+    cluster_.memory.grad_norm = 4 * kBytes * product(kElements) / bench_.seconds([&](std::int64_t) {
+      cpu::sum_of_squares(ctx(), all);
     });
   }
 
