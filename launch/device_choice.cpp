@@ -6,6 +6,7 @@
 
 #include "attention/prefix_attention.hpp"
 #include "configs/run_config.pb.h"
+#include "core/build_config.hpp"
 
 namespace coppice {
 namespace {

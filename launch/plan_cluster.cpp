@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/build_config.hpp"
 #include "launch/device_choice.hpp"
 
 namespace coppice {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "checkpoint/small_file.hpp"
+#include "core/build_config.hpp"
 #include "launch/device_choice.hpp"
 #include "launch/plan_cluster.hpp"
 #include "launch/run_data.hpp"

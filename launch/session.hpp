@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/build_config.hpp"
 #include "core/exec_context.hpp"
 #include "launch/job.hpp"
 #include "launch/run_config.hpp"

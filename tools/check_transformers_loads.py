@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that transformers loads an exported Hugging Face directory and sees the original model in
-it.
+"""Checks that transformers loads exported Hugging Face directories and sees the original models in
+them.
 
-Both directories are loaded with AutoModelForCausalLM: no weight may be missing or left over, the
+Both directories of a pair are loaded with AutoModelForCausalLM: no weight may be missing or left over, the
 configs must agree (their dtype aside), and the logits on a few seeded random tokens must be equal
 bit for bit, or within --tolerance (relative L2) where the export has another type or other weights
 on purpose. Where the original has a tokenizer, the export must have it too and split a sentence
 alike.
 
-    "$(tools/venv torch)/bin/python" tools/check_transformers_loads.py EXPORTED ORIGINAL
+    "$(tools/venv torch)/bin/python" tools/check_transformers_loads.py EXPORTED ORIGINAL [EXPORTED ORIGINAL ...]
 
 Exit status: 0 equal, 1 not, 2 a directory that cannot be loaded.
 """
@@ -85,26 +85,41 @@ def tokenizer_differences(exported: Path, original: Path) -> list[str]:
     return [] if ours == theirs else [f"the tokenizers split a sentence into {ours} and {theirs}"]
 
 
+def problems_of(exported: Path, original: Path, options: argparse.Namespace) -> list[str]:
+    ours, theirs = load(exported), load(original)
+    problems = config_differences(ours.config, theirs.config)
+    problems += tokenizer_differences(exported, original)
+    difference = logits_difference(ours, theirs, options.tokens, options.seed)
+    print(
+        f"{exported.name}: relative difference of the logits: {difference:.3g} "
+        f"(allowed {options.tolerance:.3g})"
+    )
+    if not difference <= options.tolerance:
+        problems.append("the logits differ by more than allowed")
+    return [f"{exported}: {problem}" for problem in problems]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("exported", type=Path)
-    parser.add_argument("original", type=Path)
+    parser.add_argument(
+        "directories", type=Path, nargs="+", metavar="EXPORTED ORIGINAL", help="pairs of directories"
+    )
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative L2 of the logits")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if len(options.directories) % 2:
+        parser.error("directories come in pairs: an export and what it was made from")
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    exported, original = load(options.exported), load(options.original)
-    problems = config_differences(exported.config, original.config)
-    problems += tokenizer_differences(options.exported, options.original)
-    difference = logits_difference(exported, original, options.tokens, options.seed)
-    print(f"relative difference of the logits: {difference:.3g} (allowed {options.tolerance:.3g})")
-    if not difference <= options.tolerance:
-        problems.append("the logits differ by more than allowed")
+    problems = [
+        problem
+        for exported, original in zip(options.directories[::2], options.directories[1::2])
+        for problem in problems_of(exported, original, options)
+    ]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "core/build_config.hpp"
 #include "core/cuda/runtime.hpp"
 #include "device/benches.hpp"
 #include "device/device_run.hpp"

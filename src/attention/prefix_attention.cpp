@@ -1,6 +1,8 @@
 // The contract of prefix attention, checked once, and the choice of the device's body.
 #include "attention/prefix_attention.hpp"
 
+#include "core/build_config.hpp"
+
 namespace coppice {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/build_config.hpp"
 #include "core/parallel_for.hpp"
 
 namespace coppice {

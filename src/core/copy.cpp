@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/build_config.hpp"
 #include "core/cuda/runtime.hpp"
 
 namespace coppice {

@@ -1,5 +1,6 @@
 #include "core/device.hpp"
 
+#include "core/build_config.hpp"
 #include "core/cuda/runtime.hpp"
 
 namespace coppice {

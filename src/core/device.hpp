@@ -2,7 +2,6 @@
 // Where data lives and work runs, as a plain value.
 #include <string>
 
-#include "core/build_config.hpp"
 #include "core/error.hpp"
 
 namespace coppice {

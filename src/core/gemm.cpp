@@ -1,5 +1,7 @@
 #include "core/gemm.hpp"
 
+#include "core/build_config.hpp"
+
 namespace coppice {
 
 // What cuBLASLt's epilogue asks of a bias is written nowhere; its heuristics look at the address,

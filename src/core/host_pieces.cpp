@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/build_config.hpp"
 #include "core/copy.hpp"
 #include "core/cuda/runtime.hpp"
 

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "core/build_config.hpp"
 #include "core/cuda/runtime.hpp"
 
 namespace coppice {

@@ -22,10 +22,8 @@ void wait(StreamState& stream, const EventState& event);
 void synchronize(StreamState& stream);
 
 struct End {
-  template <class State>
-  void operator()(State* state) const {
-    if constexpr (build::kWithCuda) end(state);
-  }
+  void operator()(StreamState* stream) const;
+  void operator()(EventState* event) const;
 };
 }  // namespace cuda
 
@@ -36,18 +34,9 @@ class Event {
   /// Blocks the host until the work before the point is done.
   ///
   /// Errors    DeviceError if any work of the device failed
-  void wait() const {
-    if constexpr (build::kWithCuda) {
-      if (state_) cuda::wait(*state_);
-    }
-  }
+  void wait() const;
   /// Whether the work before the point is done. Any thread may ask.
-  bool is_past() const {
-    if constexpr (build::kWithCuda) {
-      if (state_) return cuda::is_past(*state_);
-    }
-    return true;
-  }
+  bool is_past() const;
 
  private:
   friend class Stream;
@@ -58,40 +47,18 @@ class Event {
 class Stream {
  public:
   /// Errors    DeviceError where this build or machine has no such device
-  explicit Stream(Device device) : device_(device) {
-    if (device.kind == DeviceKind::kCpu) return;
-    if constexpr (build::kWithCuda) {
-      state_.reset(cuda::begin_stream(device));
-    } else {
-      throw_no_backend("Stream", device);
-    }
-  }
+  explicit Stream(Device device);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   const Device& device() const { return device_; }
-  Event record() {
-    if constexpr (build::kWithCuda) {
-      if (state_) return Event(cuda::record(*state_));
-    }
-    return {};
-  }
+  Event record();
   /// Later work of this stream starts after the event's point.
-  void wait(const Event& event) {
-    if constexpr (build::kWithCuda) {
-      if (!event.state_) return;
-      // The host is as good a place to wait in as a stream that runs inline.
-      state_ ? cuda::wait(*state_, *event.state_) : cuda::wait(*event.state_);
-    }
-  }
+  void wait(const Event& event);
   /// Blocks the host until all work enqueued so far is done.
   ///
   /// Errors    DeviceError if any work of the device failed
-  void synchronize() {
-    if constexpr (build::kWithCuda) {
-      if (state_) cuda::synchronize(*state_);
-    }
-  }
+  void synchronize();
   /// For core/cuda/ and launches: the device's stream.
   cuda::StreamState& state() const {
     COPPICE_CHECK(state_ != nullptr, "a stream of {} used as one of a CUDA device",

@@ -1,6 +1,7 @@
 // Checks and dispatch of the norm, and the layer that holds its weight.
 #include "layers/rms_norm.hpp"
 
+#include "core/build_config.hpp"
 #include "layers/cpu/row_blocks.hpp"
 #include "layers/cuda/row_blocks.hpp"
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/build_config.hpp"
 #include "core/copy.hpp"
 
 namespace coppice {

@@ -1,6 +1,8 @@
 // Checks and dispatch of the row helpers.
 #include "layers/rows.hpp"
 
+#include "core/build_config.hpp"
+
 namespace coppice {
 namespace {
 

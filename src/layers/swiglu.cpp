@@ -1,6 +1,8 @@
 // Checks and dispatch of the gated activation.
 #include "layers/swiglu.hpp"
 
+#include "core/build_config.hpp"
+
 namespace coppice {
 namespace {
 

@@ -2,6 +2,7 @@
 #include "layers/vocab_parallel_embedding.hpp"
 
 #include "core/arena.hpp"
+#include "core/build_config.hpp"
 #include "parallel/regions.hpp"
 
 namespace coppice {

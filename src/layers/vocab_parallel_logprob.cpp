@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/build_config.hpp"
 #include "core/gemm.hpp"
 
 namespace coppice {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/build_config.hpp"
+
 namespace coppice {
 
 double sum_of_squares(ExecContext& ctx, std::span<Parameter* const> parameters, RowShare share) {

@@ -1,5 +1,6 @@
 #include "parallel/process_grid.hpp"
 
+#include "core/build_config.hpp"
 #include "core/cuda/runtime.hpp"
 #include "parallel/nccl/nccl_communicator.hpp"
 #include "parallel/staged_communicator.hpp"

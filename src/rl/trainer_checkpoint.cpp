@@ -1,6 +1,7 @@
 // The trainer's saving and restoring: what a checkpoint holds beside the tensors, which rectangles
 // this rank writes and reads, and how a batch in flight comes back.
 #include "checkpoint/checkpoint_directory.hpp"
+#include "core/build_config.hpp"
 #include "parallel/exchange.hpp"
 #include "rl/phase.hpp"
 #include "rl/trainer.hpp"

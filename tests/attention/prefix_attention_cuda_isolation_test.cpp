@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "attention/device_attention.hpp"
+#include "core/build_config.hpp"
 #include "core/cuda/emulated/gpu.hpp"
 
 namespace coppice {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "attention/device_attention.hpp"
+#include "core/build_config.hpp"
 #include "core/cuda/emulated/gpu.hpp"
 
 namespace coppice {

@@ -1,3 +1,4 @@
+#include "core/build_config.hpp"
 #include "core/gemm.hpp"
 
 #include <gtest/gtest.h>

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/build_config.hpp"
 #include "end_to_end/program_on_cuda.hpp"
 
 namespace coppice::test {

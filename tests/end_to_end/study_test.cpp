@@ -470,6 +470,39 @@ TEST_F(Study, TakesRecordedGroupsInTheirOrder) {
   EXPECT_EQ(table().at(0).count("prefix_length"), 0U);
 }
 
+// The same as plan says of the same groups.
+TEST_F(Study, ForetellsTheStepOfEveryPointOnTheClusterItIsGiven) {
+  write_file(dir_ / "rollouts.jsonl", random_rollouts({.groups = 2}));
+  write_file(dir_ / "slow.textproto",
+             "name: \"slow\" origin: MEASURED ranks_per_node: 1\n"
+             "device { kind: CPU peak_flops: 2e9 memory_bandwidth: 2e9 memory_bytes: 8e9 threads: 1 }\n"
+             "gemm { forward { at_64: 1e9 } }\n"
+             "attention { forward { at_64: 8e8 } backward { at_64: 6e8 } }\n"
+             "memory { rms_norm: 1e9 rope: 2e9 swiglu: 3e9 rows: 4e9 logits: 5e9 adamw: 6e9 "
+             "grad_norm: 7e9 }\n");
+  const std::string fields = std::string(kFresh) +
+                             "rollouts: \"rollouts.jsonl\"\ngroups_per_step: 2 warmup_steps: 0 "
+                             "steps: 1 repetitions: 1\n";
+  study(fields + "cluster: \"slow.textproto\"\n");
+  const auto outcome = run();
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto found = points();
+  ASSERT_THAT(found, SizeIs(2));
+  for (const json& point : found) {
+    const auto planned = run_program(
+        {"plan", "--config", "base.textproto", "--hf-config", "config.json", "--cluster",
+         "slow.textproto", "--json", "--set", "data.rollouts=rollouts.jsonl", "--set",
+         "data.groups_per_step=2", "--set", "batching.sharing=" + point["sharing"].get<std::string>()},
+        dir_.path().string());
+    ASSERT_EQ(planned.status, 0) << planned.err;
+    EXPECT_EQ(point["predicted_step_seconds"],
+              json::parse(planned.out).at("cluster").at("step_seconds"))
+        << point["sharing"];
+  }
+  EXPECT_EQ(table().at(0).at("predicted_step_seconds"),
+            fmt::format("{}", found[0]["predicted_step_seconds"].get<double>()));
+}
+
 TEST_F(Study, TakesSeveralModelsForAnAxis) {
   auto config = json::parse(read_file(dir_ / "config.json"));
   config["num_hidden_layers"] = 1;

@@ -1,6 +1,7 @@
 #pragma once
 // What the tests of the head share: edges, the head's steps on whatever device, logits given
 // directly.
+#include "core/build_config.hpp"
 #include "layers/support.hpp"
 #include "layers/vocab_parallel_logprob.hpp"
 #include "reference/naive_logprob.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/build_config.hpp"
 #include "parallel/parallel_context.hpp"
 #include "parallel/parameter.hpp"
 #include "support/test_context.hpp"

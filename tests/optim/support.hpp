@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/build_config.hpp"
 #include "support/test_context.hpp"
 
 namespace coppice::test {

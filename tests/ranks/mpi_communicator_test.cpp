@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/build_config.hpp"
 #include "parallel/process_grid.hpp"
 #include "ranks/ranks_session.hpp"
 #include "support/test_context.hpp"

@@ -2,6 +2,7 @@
 // One axis of all ranks over NCCL, for tests: with its watch, and the same ranks over MPI.
 #include <memory>
 
+#include "core/build_config.hpp"
 #include "parallel/nccl/nccl_communicator.hpp"
 #include "ranks/ranks_session.hpp"
 #include "support/test_context.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 // The MPI session of a test program that runs on several ranks.
+#include "core/build_config.hpp"
 #include "core/device.hpp"
 #include "parallel/mpi/mpi_session.hpp"
 #include "parallel/staged_communicator.hpp"

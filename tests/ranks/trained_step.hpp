@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "core/build_config.hpp"
 #include "ranks/grid_run.hpp"
 #include "rl/naive_step.hpp"
 

@@ -1,3 +1,4 @@
+#include "core/build_config.hpp"
 #include "support/test_context.hpp"
 
 #include <cmath>
