@@ -19,6 +19,18 @@ if(COPPICE_SANITIZE)
   target_sources(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/cmake/sanitizer_options.cpp)
 endif()
 
+# coppice_compile_together(TARGET SEPARATE file...)
+# compiles the files of a target six at a time, but for those that stay separate: most of what a file
+# of commands or tests costs is reading its headers. Two files may then not have the same name in
+# their anonymous namespaces (tools/check_compiled_together looks). Kernels, and what
+# other folders lend, stay separate.
+function(coppice_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  get_target_property(others ${target} SOURCES)
+  list(FILTER others INCLUDE REGEX "\\.cu$|^\\.\\./")
+  set_source_files_properties(${others} ${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # coppice_library(NAME SOURCES file... [CUDA file.cu...] [PUBLIC target...] [PRIVATE target...])
 # makes the static library coppice_NAME of one folder of src/. A CPU build leaves the CUDA files out.
 function(coppice_library name)
@@ -28,20 +40,21 @@ function(coppice_library name)
   target_link_libraries(coppice_${name} PUBLIC coppice_flags ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
 endfunction()
 
-# coppice_test(NAME SOURCES file... [CUDA file.cu...] LINK target... [LABELS label...]
-#              [TIMEOUT seconds] [PROCESSORS n])
+# coppice_test(NAME SOURCES file... [SEPARATE file...] [CUDA file.cu...] LINK target...
+#              [LABELS label...] [TIMEOUT seconds] [PROCESSORS n])
 # makes one test program; every case in it becomes a CTest entry of its own. Cases with Cuda in their
 # names need a CUDA device: they get the label `cuda`, or `emulated` where the device is.
 function(coppice_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;CUDA;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT;PROCESSORS" "SOURCES;SEPARATE;CUDA;LINK;LABELS" ${ARGN})
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  add_executable(${name} ${arg_SOURCES})
+  add_executable(${name} ${arg_SOURCES} ${arg_SEPARATE})
   coppice_cuda_sources(${name} ${arg_CUDA})
+  coppice_compile_together(${name} ${arg_SEPARATE})
   target_link_libraries(${name} PRIVATE coppice_flags coppice_test_main GTest::gmock ${arg_LINK})
   if(arg_LABELS MATCHES "cuda|emulated")
     add_dependencies(device_tests ${name})
@@ -83,16 +96,17 @@ function(coppice_bench name)
   target_link_libraries(${name} PRIVATE coppice_flags ${arg_LINK})
 endfunction()
 
-# coppice_ranks_test(NAME SOURCES file... LINK target... RANKS n... [DEVICE_RANKS n...]
-#                    [TIMEOUT seconds])
+# coppice_ranks_test(NAME SOURCES file... [SEPARATE file...] LINK target... RANKS n...
+#                    [DEVICE_RANKS n...] [TIMEOUT seconds])
 # makes one test program and, after each build, a CTest entry per case and number of ranks. Cases with
 # Cuda in their names run with DEVICE_RANKS, all ranks on one device.
 function(coppice_ranks_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;RANKS;DEVICE_RANKS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;SEPARATE;LINK;RANKS;DEVICE_RANKS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  add_executable(${name} ${arg_SOURCES})
+  add_executable(${name} ${arg_SOURCES} ${arg_SEPARATE})
+  coppice_compile_together(${name} ${arg_SEPARATE})
   target_link_libraries(${name} PRIVATE coppice_flags coppice_ranks_main ${arg_LINK})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   set(listing ${CMAKE_CURRENT_BINARY_DIR}/${name}_cases.cmake)

@@ -15,7 +15,7 @@
 namespace coppice {
 namespace {
 
-struct Options {
+struct CalibrateOptions {
   std::string out, name = "this machine";
   std::optional<std::int64_t> threads;
   double seconds = 20;
@@ -26,7 +26,7 @@ double memory_of_machine() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-void check(const Options& options, Job& job) {
+void check(const CalibrateOptions& options, Job& job) {
   Problems problems;
   if (job.is_first()) check_output_file(options.out, {}, problems);  // the others write nothing
   if (options.threads && (*options.threads < 1 || *options.threads > 1024))
@@ -48,7 +48,7 @@ void check(const Options& options, Job& job) {
       fmt::format("{} {} {}", options.out, options.threads.value_or(0), options.seconds))});
 }
 
-void calibrate(const Options& options, Job& job) {
+void calibrate(const CalibrateOptions& options, Job& job) {
   check(options, job);
   const auto world = job.world(600);
   const int threads = static_cast<int>(options.threads.value_or(job.default_threads()));
@@ -71,7 +71,7 @@ void calibrate(const Options& options, Job& job) {
 }  // namespace
 
 void add_calibrate_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CalibrateOptions>();
   commands
       .add("calibrate", "Measures this machine's cores for plan --cluster",
            {.body = [options](Job& job) { calibrate(*options, job); }, .ranks = RunsOn::kAllRanks})

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ExportOptions {
   std::string checkpoint, out;
   std::optional<std::string> dtype;
   std::string max_shard_size = "50GB";
@@ -116,7 +116,7 @@ std::optional<std::int64_t> size_from(std::string_view text) {
   return std::nullopt;
 }
 
-void export_model(const Options& options) {
+void export_model(const ExportOptions& options) {
   Problems problems;
   check_output_directory(options.out, problems);
   const auto most_bytes = size_from(options.max_shard_size);
@@ -177,7 +177,7 @@ void export_model(const Options& options) {
 }  // namespace
 
 void add_export_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportOptions>();
   commands
       .add("export", "A model file or checkpoint becomes a Hugging Face directory",
            {.body = [options](Job&) { export_model(*options); }})

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ImportOptions {
   std::string hf, out;
 };
 
@@ -47,7 +47,7 @@ void copy_tensor(const HfWeight& weight, CheckpointWriter& writer) {
   }
 }
 
-void import(const Options& options) {
+void import(const ImportOptions& options) {
   const fs::path directory(options.hf);
   Problems problems;
   std::error_code error;
@@ -86,7 +86,7 @@ void import(const Options& options) {
 }  // namespace
 
 void add_import_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ImportOptions>();
   commands
       .add("import", "A Hugging Face directory becomes a model file",
            {.body = [options](Job&) { import(*options); }})

@@ -15,7 +15,7 @@
 namespace coppice {
 namespace {
 
-struct Options {
+struct InitOptions {
   std::string hf_config, out;
   std::uint64_t seed = 0;
 };
@@ -24,7 +24,7 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
-void init(const Options& options) {
+void init(const InitOptions& options) {
   const std::filesystem::path config_path(options.hf_config);
   Problems problems;
   auto inputs = inputs_in(directory_of(config_path));  // the tokenizer's files are read too
@@ -62,7 +62,7 @@ void init(const Options& options) {
 }  // namespace
 
 void add_init_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InitOptions>();
   commands
       .add("init", "A model file with fresh weights", {.body = [options](Job&) { init(*options); }})
       .option("--hf-config", options->hf_config, "a Hugging Face config.json", Need::kRequired)

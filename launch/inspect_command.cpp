@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-struct Options {
+struct InspectOptions {
   std::string file;
   std::optional<std::string> other;
   bool tensors = false, verify = false, diff = false, json = false;
@@ -91,7 +91,7 @@ void check_readable(const std::string& file, Problems& problems) {
                  why);
 }
 
-void inspect_difference(const Options& options) {
+void inspect_difference(const InspectOptions& options) {
   Problems problems;
   for (const std::string& file : {options.file, *options.other}) {
     check_readable(file, problems);
@@ -103,7 +103,7 @@ void inspect_difference(const Options& options) {
   options.json ? print_json(json) : print_difference(json);
 }
 
-void inspect(const Options& options) {
+void inspect(const InspectOptions& options) {
   Problems usage;
   if (options.diff && !options.other)
     usage.add("--diff: a second file is missing. Give two: inspect --diff A B.");
@@ -138,7 +138,7 @@ void inspect(const Options& options) {
 }  // namespace
 
 void add_inspect_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   commands
       .add("inspect", "What a model, checkpoint or rollouts file holds",
            {.body = [options](Job&) { inspect(*options); }})

@@ -18,7 +18,7 @@
 namespace coppice {
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string config;
   std::vector<std::string> set;
   std::string hf_config, cluster;
@@ -189,7 +189,7 @@ struct Told {
 };
 
 // Every file is read whatever is wrong with another.
-Told read(const Options& options, const Job& job) {
+Told read(const PlanOptions& options, const Job& job) {
   Told told;
   auto& [cluster, shape, config] = told;
   Problems problems;
@@ -219,7 +219,7 @@ Told read(const Options& options, const Job& job) {
   return told;
 }
 
-void plan(const Options& options, Job& job) {
+void plan(const PlanOptions& options, Job& job) {
   Told told = read(options, job);
   const auto& cluster = told.cluster;
   const RunConfig& config = *told.config;
@@ -240,7 +240,7 @@ void plan(const Options& options, Job& job) {
 }  // namespace
 
 void add_plan_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   commands
       .add("plan",
            "What a training run would do and need: grid, micro-batches, memory, FLOPs, predicted "

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ScoreOptions {
   std::string checkpoint, rollouts, out;
   std::string sharing, precision, device, fill;
   double temperature = 1.0;
@@ -32,7 +32,7 @@ struct Options {
   bool summary = false;
 };
 
-void check_paths(const Options& options, const Job& job, Problems& problems) {
+void check_paths(const ScoreOptions& options, const Job& job, Problems& problems) {
   std::error_code error;
   for (const auto& [flag, path] :
        {std::pair{"--checkpoint", options.checkpoint}, std::pair{"--rollouts", options.rollouts}})
@@ -48,7 +48,7 @@ void check_paths(const Options& options, const Job& job, Problems& problems) {
     problems.add("--trace {}: is --out too. Give another name.", *options.trace);
 }
 
-RunConfig checked_config(const Options& options, const Job& job) {
+RunConfig checked_config(const ScoreOptions& options, const Job& job) {
   Problems problems;
   check_paths(options, job, problems);
   if (!(std::isfinite(options.temperature) && options.temperature > 0))
@@ -69,7 +69,7 @@ struct Input {
   std::vector<Group> groups;
 };
 
-Input read_input(const Options& options, const RunConfig& config, const Job& job) {
+Input read_input(const ScoreOptions& options, const RunConfig& config, const Job& job) {
   Problems problems;
   std::optional<ModelFile> file;
   try {
@@ -92,7 +92,7 @@ Input read_input(const Options& options, const RunConfig& config, const Job& job
 }
 
 // What would make ranks compute or write something else than their peers.
-std::string given(const Options& options, const RunConfig& config) {
+std::string given(const ScoreOptions& options, const RunConfig& config) {
   return fmt::format("{}\n{}\n{}\n{:a}\n{}\n{}\n{}", options.checkpoint, options.rollouts,
                      options.out, options.temperature, options.fill, options.trace.value_or(""),
                      config.common_text());
@@ -113,7 +113,7 @@ void print_summary(std::span<const Group> groups, std::span<const GroupScores> s
   }
 }
 
-void score(const Options& options, Job& job) {
+void score(const ScoreOptions& options, Job& job) {
   const RunConfig config = checked_config(options, job);
   const BatchingConfig& batching = config.trainer.batching;
   const auto [file, groups] = read_input(options, config, job);
@@ -151,7 +151,7 @@ void score(const Options& options, Job& job) {
 }  // namespace
 
 void add_score_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ScoreOptions>();
   commands
       .add("score", "Log-probabilities and entropies of every response token of a rollouts file",
            {.body = [options](Job& job) { score(*options, job); }, .ranks = RunsOn::kAllRanks})

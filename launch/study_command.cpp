@@ -26,19 +26,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct StudyOptions {
   std::string config;
 };
 
 // What a study works on, read before anything is done.
-struct Input {
+struct StudyInput {
   std::vector<StudyModel> models;
   std::optional<ClusterProfile> cluster;
   /// Of the content of every file it is made of: a study goes on with the same ones only.
   std::vector<Fingerprint> prints;
 };
 
-void open_models(const StudyConfig& config, const Job& job, Input& input) {
+void open_models(const StudyConfig& config, const Job& job, StudyInput& input) {
   for (const auto& name : config.model_configs) {
     const std::string json = read_small_file(name);
     input.models.push_back({name, ModelConfig::parse(json, name)});
@@ -57,8 +57,8 @@ void open_models(const StudyConfig& config, const Job& job, Input& input) {
   }
 }
 
-Input read_input(const StudyConfig& config, const Launcher& launcher, const Job& job) {
-  Input input;
+StudyInput read_input(const StudyConfig& config, const Launcher& launcher, const Job& job) {
+  StudyInput input;
   Problems problems;
   int most_ranks = 1;
   for (const GridSizes& grid : config.sweep.grid) most_ranks = std::max(most_ranks, grid.ranks());
@@ -104,7 +104,7 @@ nlohmann::ordered_json json_of(const std::vector<Fingerprint>& prints) {
 }
 
 // Begins a study in the directory, or sees that it is this one that goes on there.
-void begin_or_go_on(const StudyConfig& config, const Input& input) {
+void begin_or_go_on(const StudyConfig& config, const StudyInput& input) {
   const fs::path text = config.out_dir / "study.textproto", files = config.out_dir / "inputs.json";
   const auto now = json_of(input.prints);
   if (fs::exists(text) && fs::exists(files)) {
@@ -132,10 +132,10 @@ void begin_or_go_on(const StudyConfig& config, const Input& input) {
   write_file_atomically(text, config.text);
 }
 
-void study(const Options& options, Job& job) {
+void study(const StudyOptions& options, Job& job) {
   const StudyConfig config = load_study_config(options.config, size_of(job));
   const Launcher launcher;
-  const Input input = read_input(config, launcher, job);
+  const StudyInput input = read_input(config, launcher, job);
   std::error_code error;
   fs::create_directories(config.out_dir, error);
   if (error)
@@ -179,7 +179,7 @@ void study(const Options& options, Job& job) {
 }  // namespace
 
 void add_study_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StudyOptions>();
   commands
       .add("study",
            "Short training runs for every combination of lengths, group sizes, sharing and grids, "

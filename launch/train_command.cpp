@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct TrainOptions {
   std::string config;
   std::vector<std::string> set;
   std::optional<std::string> trace;
@@ -49,7 +49,7 @@ void check_run_dir(const fs::path& run_dir, Problems& problems) {
       problems.add("run_dir: {} is not a file. Give another run_dir.", (run_dir / name).string());
 }
 
-void check_outputs(const Options& options, const RunConfig& config, const Job& job) {
+void check_outputs(const TrainOptions& options, const RunConfig& config, const Job& job) {
   const fs::path& run_dir = config.trainer.run_dir;
   Problems problems;
   check_run_dir(run_dir, problems);
@@ -164,7 +164,7 @@ void print_end(const Trainer& trainer, RunEnd end, std::int64_t steps, const fs:
 
 // One run from where it begins or goes on to its end. False: the checkpoint it was to go on from is
 // damaged; nothing of it is left, and the next older one may be tried.
-bool train_from(CheckpointSearch& search, const Options& options, RunConfig& config, Job& job,
+bool train_from(CheckpointSearch& search, const TrainOptions& options, RunConfig& config, Job& job,
                 Communicator& world, std::optional<RunLock>& lock) {
   TrainerConfig& trainer_config = config.trainer;
   const fs::path& run_dir = trainer_config.run_dir;
@@ -222,7 +222,7 @@ bool train_from(CheckpointSearch& search, const Options& options, RunConfig& con
   return true;
 }
 
-void train(const Options& options, Job& job) {
+void train(const TrainOptions& options, Job& job) {
   RunConfig config =
       load_run_config(options.config, options.set, RunConfigUse::kTrain, size_of(job));
   TrainerConfig& trainer_config = config.trainer;
@@ -246,7 +246,7 @@ void train(const Options& options, Job& job) {
 }  // namespace
 
 void add_train_command(Commands& commands) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainOptions>();
   commands
       .add("train", "Trains a model on recorded rollouts as a run config tells",
            {.body = [options](Job& job) { train(*options, job); },

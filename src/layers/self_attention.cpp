@@ -158,12 +158,12 @@ void SelfAttention::turn(ExecContext& ctx, const PackedRows& rows, Activations& 
                         heads_of(acts.qkv.view(), first_head * width, heads, width));
   }
   const auto q_heads = std::max<std::int64_t>(0, num_attention_heads_ - first_head);
-  const auto norm = [&](const RmsNorm& norm, std::int64_t first, std::int64_t count, Tensor& rstd) {
+  const auto apply = [&](const RmsNorm& norm, std::int64_t first, std::int64_t count, Tensor& rstd) {
     norm.forward(ctx, heads_of(acts.qkv.view(), first * width, count, width),
                  heads_of(acts.qk.view(), first * width, count, width), rstd);
   };
-  if (q_heads > 0) norm(*q_norm_, first_head, q_heads, acts.q_rstd);
-  if (heads > q_heads) norm(*k_norm_, first_head + q_heads, heads - q_heads, acts.k_rstd);
+  if (q_heads > 0) apply(*q_norm_, first_head, q_heads, acts.q_rstd);
+  if (heads > q_heads) apply(*k_norm_, first_head + q_heads, heads - q_heads, acts.k_rstd);
   rope_forward(ctx, rows.rope, rows.positions,
                heads_of(acts.qk.view(), first_head * width, heads, width));
 }

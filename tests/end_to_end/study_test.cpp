@@ -1,6 +1,7 @@
 // `coppice study` from its config to its tables: what it refuses, what it records, that it goes on
 // where it was killed, and that nothing of it outlives it. Counters are worked out here from
 // lengths and the tiny model's shape, by the formulas of math.md section 1 and of interface.md.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 

@@ -200,8 +200,9 @@ TEST(StepPlan, TheChoiceOfAutoIsTheSameOnEveryGrid) {
       for (const MicrobatchPlan& rank : plan.ranks)
         for (const Microbatch& microbatch : rank.microbatches)
           for (const MicrobatchPart& part : microbatch.parts)
-            if (part.first_response == 0)
+            if (part.first_response == 0) {
               EXPECT_EQ(part.grouped, shares[static_cast<std::size_t>(part.group)]);
+            }
     }
 }
 
