@@ -50,7 +50,7 @@ TEST(HeadMemory, GrowsByTheSameBytesWithEveryRowOfTheChunk) {
   constexpr std::int64_t kRows = 256, kVocabulary = 1009, kWidth = 24;
   std::vector<PredictionEdge> edges;
   for (std::int64_t row = 0; row < kRows; ++row)
-    edges.push_back({.row = row, .target = static_cast<std::int32_t>(row)});
+    edges.push_back({row, static_cast<std::int32_t>(row), 0, 0, 0});
   const HeadEdges head_edges(edges);
   const auto bytes_of = [&](std::int64_t chunk_rows) {
     TestContext test(1);
