@@ -22,13 +22,14 @@ endif()
 # coppice_compile_together(TARGET SEPARATE file...)
 # compiles the files of a target six at a time, but for those that stay separate: most of what a file
 # of commands or tests costs is reading its headers. Two files may then not have the same name in
-# their anonymous namespaces (tools/check_compiled_together looks). Kernels, and what
-# other folders lend, stay separate.
+# their anonymous namespaces (tools/check_compiled_together looks). Kernels, and what other folders
+# lend, stay separate.
 function(coppice_compile_together target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   get_target_property(others ${target} SOURCES)
   list(FILTER others INCLUDE REGEX "\\.cu$|^\\.\\./")
-  set_source_files_properties(${others} ${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_source_files_properties(${others} ${ARGN} ${PROJECT_SOURCE_DIR}/cmake/sanitizer_options.cpp
+                              PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # coppice_library(NAME SOURCES file... [CUDA file.cu...] [PUBLIC target...] [PRIVATE target...])
