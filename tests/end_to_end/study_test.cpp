@@ -472,6 +472,8 @@ TEST_F(Study, TakesRecordedGroupsInTheirOrder) {
 }
 
 // The same as plan says of the same groups.
+//
+// Seen red: sharing AUTO predicted for every point.
 TEST_F(Study, ForetellsTheStepOfEveryPointOnTheClusterItIsGiven) {
   write_file(dir_ / "rollouts.jsonl", random_rollouts({.groups = 2}));
   write_file(dir_ / "slow.textproto",

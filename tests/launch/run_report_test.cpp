@@ -33,6 +33,7 @@ class RunReport : public testing::Test {
   TemporaryDirectory dir_;
 };
 
+// Seen red: rows over logical rows; the ratio of a step without rows.
 TEST_F(RunReport, StepsHaveTheirFiguresAndTheSharingRatio) {
   const auto metrics = metrics_of(
       R"({"step":2,"skipped":true,"rows":0,"logical_rows":0})"
@@ -74,6 +75,7 @@ TEST_F(RunReport, ManyStepsAreDrawnAsMeansWithTheirSpan) {
   EXPECT_THAT(metrics_of(lines).curve("loss", "loss", 0)->low, SizeIs(0));
 }
 
+// Seen red: a torn line left out untold.
 TEST_F(RunReport, LeavesOutATornLastLineAndRefusesOthersTogether) {
   EXPECT_TRUE(metrics_of("{\"step\":1}\n{\"ste").torn);
   EXPECT_THAT(problems_of("1\n{\"loss\":2}\n{\"step\":1}\n"),
