@@ -88,7 +88,8 @@ void add_calibrate_command(Commands& commands) {
           "collectives between\nranks, which all measure at once. Start it as the run will be "
           "started: as many ranks, as many\nthreads. The file is the median of repetitions; a "
           "machine that does other work at the time\nis measured as slow as it then is. What "
-          "compute hides of collectives is assumed, not measured.\nTakes up to 1.1 GiB of memory on "
+          "compute hides of collectives is assumed, not measured.\nTakes up to 1.1 GiB of memory "
+          "on "
           "each rank.");
 }
 

@@ -55,14 +55,14 @@ class Calibration {
     return sets[static_cast<std::size_t>(i % std::ssize(sets))];
   }
 
-  // Three streams of 32 MiB, from tensors that no cache holds: some hold half a GiB.
+  // Three streams of 16 MiB, from tensors that no cache holds: some hold half a GiB.
   void measure_memory() {
-    const Shape shape{16384, 512};
-    auto a = bench_.tensors(24, shape);
-    cluster_.memory_bandwidth = 3 * kBytes * static_cast<double>(shape.numel()) /
-                                bench_.seconds([&](std::int64_t i) {
-      add_rows(ctx(), turn(a, 3 * i), turn(a, 3 * i + 1), turn(a, 3 * i + 2));
-    });
+    const Shape shape{8192, 512};
+    auto a = bench_.tensors(48, shape);
+    cluster_.memory_bandwidth =
+        3 * kBytes * static_cast<double>(shape.numel()) / bench_.seconds([&](std::int64_t i) {
+          add_rows(ctx(), turn(a, 3 * i), turn(a, 3 * i + 1), turn(a, 3 * i + 2));
+        });
   }
 
   // Products of a linear from d to 3 d features on many rows: their smallest extent is d.

@@ -11,8 +11,8 @@
 #include <tuple>
 
 #include "core/error.hpp"
-#include "launch/study_records.hpp"
 #include "launch/statistics.hpp"
+#include "launch/study_records.hpp"
 
 namespace coppice {
 namespace {

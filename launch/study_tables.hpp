@@ -35,7 +35,8 @@ std::optional<double> flop_ratio(const Study& study, const StudyPoint& grouped);
 
 /// How far a figure of two points that compute the same is apart, relatively; nothing where a point
 /// lacks it. A loss is measured against the mean size of an advantage where that is larger.
-std::optional<double> difference_of(const StudyPoint& point, const StudyPoint& reference, const char* name);
+std::optional<double> difference_of(const StudyPoint& point, const StudyPoint& reference,
+                                    const char* name);
 
 ReportTable speedup_table(const Study& study, const StudyNames& names);
 ReportTable memory_table(const Study& study, const StudyNames& names);

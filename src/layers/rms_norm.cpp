@@ -91,8 +91,8 @@ void rms_norm_backward(ExecContext& ctx, ConstTensorView x, ConstTensorView gamm
 }
 
 std::int64_t rms_norm_scratch_bytes(DType dtype, std::int64_t tokens, std::int64_t width) {
-  const auto blocks = dtype == DType::kBF16 ? cuda::RowBlocks(tokens).count()
-                                            : cpu::RowBlocks(tokens).count();
+  const auto blocks =
+      dtype == DType::kBF16 ? cuda::RowBlocks(tokens).count() : cpu::RowBlocks(tokens).count();
   return Arena::leased_bytes(accumulation_of(dtype), {blocks, width});
 }
 

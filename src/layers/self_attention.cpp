@@ -158,7 +158,8 @@ void SelfAttention::turn(ExecContext& ctx, const PackedRows& rows, Activations& 
                         heads_of(acts.qkv.view(), first_head * width, heads, width));
   }
   const auto q_heads = std::max<std::int64_t>(0, num_attention_heads_ - first_head);
-  const auto apply = [&](const RmsNorm& norm, std::int64_t first, std::int64_t count, Tensor& rstd) {
+  const auto apply = [&](const RmsNorm& norm, std::int64_t first, std::int64_t count,
+                         Tensor& rstd) {
     norm.forward(ctx, heads_of(acts.qkv.view(), first * width, count, width),
                  heads_of(acts.qk.view(), first * width, count, width), rstd);
   };

@@ -2,7 +2,6 @@
 // all 65,536 patterns and the nearer one, or the one with an even last bit, is the answer. Seen
 // red: `>> 16` without the tie bit in to_bf16; 0xfff -> 0x1000 in to_f16; plain static_cast in
 // place of to_f32_odd.
-#include "core/build_config.hpp"
 #include "core/convert.hpp"
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/build_config.hpp"
 #include "core/rng.hpp"
 #include "support/test_context.hpp"
 

@@ -1,4 +1,3 @@
-#include "core/build_config.hpp"
 #include "core/gemm.hpp"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "core/build_config.hpp"
 #include "core/convert.hpp"
 #include "support/test_context.hpp"
 

@@ -64,8 +64,8 @@ TEST_F(RanksApart, ARunDirectoryThatARankDoesNotSeeIsRefusedBeforeTheFirstStep) 
   const auto before = files_below(dir_.path());
   for (const std::string run : {"run", "some/where/run", "some/../where/run/"}) {
     // It waits for half the watchdog: what NFS knows of a directory may be old.
-    const auto arguments = train_arguments(
-        {"threads_per_rank=1", "run_dir=" + run, "limits.watchdog_seconds=12"});
+    const auto arguments =
+        train_arguments({"threads_per_rank=1", "run_dir=" + run, "limits.watchdog_seconds=12"});
     const auto outcome = run_apart(arguments, arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_THAT(outcome.problems(),

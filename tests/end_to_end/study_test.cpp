@@ -476,13 +476,14 @@ TEST_F(Study, TakesRecordedGroupsInTheirOrder) {
 // Seen red: sharing AUTO predicted for every point.
 TEST_F(Study, ForetellsTheStepOfEveryPointOnTheClusterItIsGiven) {
   write_file(dir_ / "rollouts.jsonl", random_rollouts({.groups = 2}));
-  write_file(dir_ / "slow.textproto",
-             "name: \"slow\" origin: MEASURED ranks_per_node: 1\n"
-             "device { kind: CPU peak_flops: 2e9 memory_bandwidth: 2e9 memory_bytes: 8e9 threads: 1 }\n"
-             "gemm { forward { at_64: 1e9 } }\n"
-             "attention { forward { at_64: 8e8 } backward { at_64: 6e8 } }\n"
-             "memory { rms_norm: 1e9 rope: 2e9 swiglu: 3e9 rows: 4e9 logits: 5e9 adamw: 6e9 "
-             "grad_norm: 7e9 }\n");
+  write_file(
+      dir_ / "slow.textproto",
+      "name: \"slow\" origin: MEASURED ranks_per_node: 1\n"
+      "device { kind: CPU peak_flops: 2e9 memory_bandwidth: 2e9 memory_bytes: 8e9 threads: 1 }\n"
+      "gemm { forward { at_64: 1e9 } }\n"
+      "attention { forward { at_64: 8e8 } backward { at_64: 6e8 } }\n"
+      "memory { rms_norm: 1e9 rope: 2e9 swiglu: 3e9 rows: 4e9 logits: 5e9 adamw: 6e9 "
+      "grad_norm: 7e9 }\n");
   const std::string fields = std::string(kFresh) +
                              "rollouts: \"rollouts.jsonl\"\ngroups_per_step: 2 warmup_steps: 0 "
                              "steps: 1 repetitions: 1\n";
@@ -492,11 +493,12 @@ TEST_F(Study, ForetellsTheStepOfEveryPointOnTheClusterItIsGiven) {
   const auto found = points();
   ASSERT_THAT(found, SizeIs(2));
   for (const json& point : found) {
-    const auto planned = run_program(
-        {"plan", "--config", "base.textproto", "--hf-config", "config.json", "--cluster",
-         "slow.textproto", "--json", "--set", "data.rollouts=rollouts.jsonl", "--set",
-         "data.groups_per_step=2", "--set", "batching.sharing=" + point["sharing"].get<std::string>()},
-        dir_.path().string());
+    const auto planned =
+        run_program({"plan", "--config", "base.textproto", "--hf-config", "config.json",
+                     "--cluster", "slow.textproto", "--json", "--set",
+                     "data.rollouts=rollouts.jsonl", "--set", "data.groups_per_step=2", "--set",
+                     "batching.sharing=" + point["sharing"].get<std::string>()},
+                    dir_.path().string());
     ASSERT_EQ(planned.status, 0) << planned.err;
     EXPECT_EQ(point["predicted_step_seconds"],
               json::parse(planned.out).at("cluster").at("step_seconds"))

@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "core/error.hpp"
-#include "launch/study_scaling.hpp"
 #include "launch/statistics.hpp"
+#include "launch/study_scaling.hpp"
 #include "launch/study_tables.hpp"
 #include "support/temporary_directory.hpp"
 

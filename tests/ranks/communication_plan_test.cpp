@@ -1,7 +1,7 @@
 // What a step is planned to send against what the communicators count while it runs, call by call
 // and byte by byte, on every grid.
-#include "core/build_config.hpp"
 #include "model/communication_plan.hpp"
+#include "core/build_config.hpp"
 
 #include <gtest/gtest.h>
 

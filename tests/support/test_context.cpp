@@ -1,5 +1,5 @@
-#include "core/build_config.hpp"
 #include "support/test_context.hpp"
+#include "core/build_config.hpp"
 
 #include <cmath>
 #include <cstring>
